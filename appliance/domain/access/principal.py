@@ -1,0 +1,37 @@
+"""Who is asking: what a key turns into."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.wire import TenantPolicy
+
+
+class Scope(StrEnum):
+    """What a key may do."""
+
+    INFERENCE = "inference"
+    GATEWAY = "gateway"
+    """Speak for any tenant by `X-Tenant-ID`."""
+    METRICS = "metrics"
+    ADMIN_READ = "admin:read"
+    ADMIN_WRITE = "admin:write"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated caller of an inference route. `policy` is the tenant's effective SLA at this moment."""
+
+    tenant_id: str
+    """The slug, which is also the label in metrics."""
+    key_id: str
+    scopes: frozenset[Scope]
+    policy: TenantPolicy
+    models: frozenset[str]
+    """Models the key may use; empty means all."""
+    lanes: frozenset[str]
+    """Lanes the key may ask for; empty means the tenant's."""
+
+    @property
+    def cache_salt(self) -> str:
+        """Prefix-cache namespace: the trust group's where there is one, else the tenant's own."""
+        return f"group:{self.policy.trust_group}" if self.policy.trust_group else f"tenant:{self.tenant_id}"

@@ -1,0 +1,81 @@
+"""Errors a request can end with, as a tree. They know nothing of HTTP: `appliance.problems` maps each to a status.
+
+ApplianceError(message, code, param)
+├── Invalid                 the request can never succeed as it stands (400)
+├── Unauthenticated         no key, or not a valid one (401)
+├── Forbidden               the key's scope, tenant, model or lane does not allow it (403)
+├── NotFound                no such model, tenant, key, request (404)
+├── Conflict                exists already, or was changed by somebody else (409)
+├── TooLarge                body over the limit (413)
+├── UnsupportedMedia        wrong content type (415)
+├── OverOwnLimit            the tenant's own ceiling; `retry_after_s` (429 rate_limit_exceeded)
+│   └── OverBudget          the token budget is spent (429 insufficient_quota, x-should-retry: false)
+├── Unavailable             we are short; `reason` is overloaded, warming_up, draining, queue_timeout, engine_down (503)
+└── EngineFailed            the engine died or failed the request after it was accepted (500)
+"""
+
+
+class ApplianceError(Exception):
+    """Root. `message` is for people and says what to do; `code` is for programs; `param` names the field at fault."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.param = param
+
+
+class Invalid(ApplianceError):
+    code = "invalid_value"
+
+
+class Unauthenticated(ApplianceError):
+    code = "invalid_api_key"
+
+
+class Forbidden(ApplianceError):
+    code = "forbidden"
+
+
+class NotFound(ApplianceError):
+    code = "not_found"
+
+
+class Conflict(ApplianceError):
+    code = "conflict"
+
+
+class TooLarge(ApplianceError):
+    code = "request_too_large"
+
+
+class UnsupportedMedia(ApplianceError):
+    code = "unsupported_media_type"
+
+
+class OverOwnLimit(ApplianceError):
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, reason: str, retry_after_s: float, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class OverBudget(OverOwnLimit):
+    code = "insufficient_quota"
+
+
+class Unavailable(ApplianceError):
+    """`reason` is also the `code`."""
+
+    def __init__(self, message: str, *, reason: str, retry_after_s: float) -> None:
+        super().__init__(message, code=reason)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class EngineFailed(ApplianceError):
+    code = "engine_error"

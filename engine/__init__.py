@@ -1,0 +1,1 @@
+"""The JAX engine: one process per replica, token ids in, token ids out."""

@@ -1,0 +1,1 @@
+"""The network: configuration, weights, checkpoints, and pure functions over them."""

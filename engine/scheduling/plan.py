@@ -1,0 +1,115 @@
+"""The border between deciding and doing: what a scheduler hands to a runner, and what it gets back.
+
+A running sequence owns a *slot*, a row of the device's per-sequence state, from admission to its end or preemption.
+The runner keeps page tables, sampling parameters and token history by slot, so a plan carries only what changed.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.wire import Sampling, TokenLogprob
+
+
+QUERY_BLOCK_TOKENS = 16
+"""Chunks of a step are laid out at multiples of this many rows, so a query block never holds two sequences. The
+padded sizes of a step's chunks (each rounded up) must fit the bucket's prefill tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A compiled shape: decode rows and prefill tokens a step is padded to; one of them may be 0."""
+
+    decode_rows: int
+    prefill_tokens: int
+
+    def __str__(self) -> str:
+        """`d8`, `p64`, `d8p64`."""
+        return (f"d{self.decode_rows}" if self.decode_rows else "") + (f"p{self.prefill_tokens}" if self.prefill_tokens else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A sequence takes a slot: reset the slot's page table, set its sampling state.
+
+    `tokens` are all the tokens known so far: the prompt, and after a preemption the output too.
+    """
+
+    slot: int
+    sequence_id: int
+    tokens: Seq[int]
+    prompt_tokens: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRow:
+    """One token of a running sequence. Its input token may still be on the device (the step before's sample).
+
+    The input token stands at `position`; its K and V are written there, and attention reads positions 0..position.
+    The sampled token will stand at `position + 1`.
+    """
+
+    slot: int
+    sequence_id: int
+    position: int
+    new_pages: tuple[int, ...]
+    """Pages appended to the slot's table since its last row or chunk, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Known tokens `tokens` at positions start..start+len-1. `samples`: a token is drawn after its last one."""
+
+    slot: int
+    sequence_id: int
+    start: int
+    tokens: tuple[int, ...]
+    new_pages: tuple[int, ...]
+    samples: bool
+    wants_prompt_logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step. Sampled tokens come back in the order: all `decodes`, then all `prefills` (also those that do not sample)."""
+
+    step: int
+    bucket: Bucket
+    admitted: tuple[Admitted, ...]
+    decodes: tuple[DecodeRow, ...]
+    prefills: tuple[PrefillChunk, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.decodes and not self.prefills
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the device drew: `tokens[i]` for row i in the plan's order (-1 where it did not sample)."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob | None, ...]
+    """For rows that asked for them, else None."""
+    prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
+    """For each prefill chunk: of the tokens that FOLLOW each of its positions, where asked for; else empty."""
+
+
+class Ticket(Protocol):
+    """A dispatched step whose results are still on their way; only its runner looks inside."""
+
+
+class Runner(Protocol):
+    """Does what a plan says. The device's runner and the simulator's are its two users.
+
+    Steps are dispatched in order and collected in order; at most two are between the two calls.
+    """
+
+    def dispatch(self, plan: StepPlan) -> Ticket:
+        """Start a step; returns before the device is done."""
+        ...
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        """Wait for a step's results. One host-device sync."""
+        ...

