@@ -60,8 +60,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     mixed_decode_buckets: tuple[int, ...] = ()
     mixed_prefill_buckets: tuple[int, ...] = ()
     """Shapes compiled before ready; empty takes the defaults of `engine.scheduling.buckets`."""
-    common_prefixes: str = ""
-    """Path of a file with prefixes computed and pinned before ready."""
+    await_common_prefixes: bool = False
+    """Wait for one `CommonPrefixes` frame after `Prepared`, compute and pin them, and only then be ready."""
     cache_dir: str = ""
     """Compile cache; empty takes `FAIRLANE_CACHE_DIR` or the user's cache folder."""
     export_dir: str = ""
@@ -217,11 +217,24 @@ class SetPolicies(msgspec.Struct, frozen=True, tag="policies", array_like=True):
     policies: tuple[TenantPolicy, ...]
 
 
+class CommonPrefix(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens whose full pages are computed once and pinned. `salt` as in `Submit`: who may share them."""
+
+    salt: str
+    tokens: tuple[int, ...]
+
+
+class CommonPrefixes(msgspec.Struct, frozen=True, tag="prefixes", array_like=True):
+    """Answer to `Prepared` when the engine was started with `await_common_prefixes`."""
+
+    prefixes: tuple[CommonPrefix, ...]
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", array_like=True):
     """Finish nothing, exit 0. The connection's end means the same."""
 
 
-ToEngine = Submit | Abort | SetPolicies | Shutdown
+ToEngine = Submit | Abort | SetPolicies | CommonPrefixes | Shutdown
 
 
 # ---- from the engine --------------------------------------------------------------------------------------------
