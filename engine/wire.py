@@ -44,7 +44,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_gpu_blocks_override: int = 0
     """KV pages in the pool; 0 takes what `kv_cache_memory_bytes` allows."""
     kv_cache_memory_bytes: int = 0
-    """Bytes of the KV pool; 0 takes a share of what is free after the weights (see `engine.config`)."""
+    """Bytes of the KV pool; 0 takes a share of what is free after the weights: a tenth on a CPU."""
+    gpu_memory_utilization: float = 0.9
+    """On a GPU: the share of the memory free after the weights that the KV pool takes."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     async_scheduling: bool = True

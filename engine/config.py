@@ -1,0 +1,109 @@
+"""Bounds and derived numbers of `EngineConfig`. Everything here is a function of the configuration and of facts passed in."""
+
+import os
+from pathlib import Path
+
+from engine.errors import ConfigError
+from engine.wire import EngineConfig
+
+CPU_POOL_SHARE = 0.1
+"""Share of the memory that is free after the weights which the KV pool takes on a CPU, where others live too."""
+
+
+def check_config(config: EngineConfig) -> None:
+    """Refuse what can not work, before anything is loaded.
+
+    Raises:
+        ConfigError: names the key, its value, the bound and what to do.
+    """
+    _at_least("max_num_seqs", config.max_num_seqs, 1)
+    _at_least("max_num_batched_tokens", config.max_num_batched_tokens, 16)
+    _at_least("max_prefill_rows", config.max_prefill_rows, 1)
+    _at_least("tensor_parallel_size", config.tensor_parallel_size, 1)
+    for key in ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes", "preempt_every_steps"):
+        _at_least(key, getattr(config, key), 0)
+    if config.max_model_len and config.max_model_len < 2:
+        raise ConfigError(f"max_model_len is {config.max_model_len}: a prompt token and an output token need at least 2; give more, or 0 for the model's own")
+    if config.block_size not in (16, 32, 64):
+        raise ConfigError(f"block_size is {config.block_size}: pages hold 16, 32 or 64 tokens; 16 is the default")
+    if config.max_step_ms < 0:
+        raise ConfigError(f"max_step_ms is {config.max_step_ms}: give milliseconds, or 0 for no bound")
+    if config.num_gpu_blocks_override and config.kv_cache_memory_bytes:
+        raise ConfigError("num_gpu_blocks_override and kv_cache_memory_bytes are both set: they name the same thing, give one")
+    for key in ("decode_buckets", "mixed_decode_buckets", "prefill_buckets", "mixed_prefill_buckets"):
+        _check_buckets(key, getattr(config, key), multiple=16 if "prefill" in key else 1)
+
+
+def _at_least(key: str, value: int, bound: int) -> None:
+    if value < bound:
+        raise ConfigError(f"{key} is {value}: it must be at least {bound}")
+
+
+def _check_buckets(key: str, sizes: tuple[int, ...], *, multiple: int) -> None:
+    for size in sizes:
+        if size < 1 or size % multiple:
+            raise ConfigError(f"{key} has {size}: sizes are positive multiples of {multiple}")
+
+
+def resolve_max_model_len(config: EngineConfig, model_max_position: int) -> int:
+    """Longest prompt plus output in tokens.
+
+    Raises:
+        ConfigError: longer than the model was made for.
+    """
+    if config.max_model_len > model_max_position:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}: the model was made for {model_max_position} tokens; give at most that, or 0 to take it"
+        )
+    return config.max_model_len or model_max_position
+
+
+def resolve_pool_pages(config: EngineConfig, *, page_bytes: int, max_model_len: int, available_bytes: int, on_cpu: bool) -> int:
+    """Pages of the KV pool. `available_bytes` is what is free after the weights.
+
+    Never more than `max_num_seqs` sequences of full length could use.
+
+    Raises:
+        ConfigError: not even one sequence of full length would fit.
+    """
+    needed_for_one = pages_of(max_model_len, config.block_size)
+    if config.num_gpu_blocks_override:
+        pages = config.num_gpu_blocks_override
+    else:
+        budget = config.kv_cache_memory_bytes or int(available_bytes * (CPU_POOL_SHARE if on_cpu else config.gpu_memory_utilization))
+        pages = min(budget // page_bytes, config.max_num_seqs * needed_for_one)
+    if pages < needed_for_one:
+        longest = pages * config.block_size
+        raise ConfigError(
+            f"the KV pool has {pages} pages ({pages * page_bytes / 1e6:.0f} MB), and one sequence of max_model_len {max_model_len} tokens needs"
+            f" {needed_for_one} ({needed_for_one * page_bytes / 1e6:.0f} MB): set max_model_len to at most {longest}, or give the pool more"
+            f" with kv_cache_memory_bytes (free now: {available_bytes / 1e6:.0f} MB)"
+        )
+    return pages
+
+
+def pages_of(tokens: int, page_size: int) -> int:
+    """Pages that hold `tokens`."""
+    return -(-tokens // page_size)
+
+
+def resolve_cache_dir(config: EngineConfig, environment: os._Environ[str] | dict[str, str]) -> Path:
+    """Folder of compiled programs: outside the data directory, so that a new data directory starts fast too."""
+    named = config.cache_dir or environment.get("FAIRLANE_CACHE_DIR", "")
+    if named:
+        return Path(named).expanduser()
+    return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fairlane"
+
+
+def available_memory_bytes() -> int:
+    """Memory that this machine, or this container, can still give: MemAvailable, capped by the cgroup's limit."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        available = min(available, int(limit.read_text()) - int(used.read_text()))
+    return max(available, 0)

@@ -1,0 +1,120 @@
+"""The engine's main loop: take messages, plan, dispatch, collect, commit, report. One thread, one step after another.
+
+With overlap, step N+1 is planned and dispatched while step N runs on the device; without it, each step is finished
+before the next is planned. Both give the same text; tests compare them.
+"""
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.errors import InvalidSequence
+from engine.link import Link
+from engine.scheduling.plan import Runner, StepPlan, Ticket
+from engine.scheduling.scheduler import Scheduler
+from engine.wire import (
+    HEARTBEAT_S,
+    Abort,
+    CommonPrefixes,
+    FinishReason,
+    Heartbeat,
+    SequenceEvent,
+    SetPolicies,
+    Shutdown,
+    StepDone,
+    Submit,
+    ToEngine,
+)
+
+type Clock = Callable[[], int]
+"""Monotonic nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A dispatched step."""
+
+    plan: StepPlan
+    ticket: Ticket
+    planned_ns: int
+    dispatched_ns: int
+
+
+class EngineLoop:
+    """Drives one scheduler and one runner from one link until the control plane says stop or goes away."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, link: Link, clock: Clock, *, overlap: bool, compiles_after_ready: Callable[[], int]) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._link = link
+        self._clock = clock
+        self._overlap = overlap
+        self._compiles_after_ready = compiles_after_ready
+
+    def run(self) -> None:
+        """Serve until `Shutdown`.
+
+        Raises:
+            EngineGone: the control plane closed the connection.
+        """
+        running: InFlight | None = None
+        while True:
+            busy = running is not None or self._scheduler.has_work
+            messages = self._link.receive(0.0 if busy else HEARTBEAT_S)
+            if not self._take(messages):
+                return
+            started = self._start_step()
+            if self._overlap:
+                started, running = running, started
+            if started is not None:
+                self._finish_step(started)
+            elif running is None:
+                self._rest()
+
+    def _take(self, messages: list[ToEngine]) -> bool:
+        """Act on messages; False when the control plane asked for the end."""
+        refused: list[SequenceEvent] = []
+        for message in messages:
+            match message:
+                case Submit():
+                    try:
+                        self._scheduler.submit(message)
+                    except InvalidSequence as error:
+                        refused.append(SequenceEvent(message.sequence_id, finish=FinishReason.ERROR, message=str(error)))
+                case Abort():
+                    for sequence_id in message.sequence_ids:
+                        self._scheduler.abort(sequence_id)
+                case Shutdown():
+                    return False
+                case SetPolicies() | CommonPrefixes():
+                    pass  # policies steer the tenant-fair scheduler; prefixes are only taken before ready
+        events = (*refused, *self._scheduler.take_events())
+        if events:
+            self._link.send(StepDone(events, self._load()))
+        return True
+
+    def _start_step(self) -> InFlight | None:
+        planned_ns = self._clock()
+        plan = self._scheduler.plan(planned_ns)
+        if plan is None:
+            return None
+        ticket = self._runner.dispatch(plan)
+        return InFlight(plan, ticket, planned_ns, self._clock())
+
+    def _finish_step(self, step: InFlight) -> None:
+        result = self._runner.collect(step.ticket)
+        done_ns = self._clock()
+        events = self._scheduler.commit(step.plan, result, done_ns)
+        record = self._scheduler.record(
+            step.plan, planned_ns=step.planned_ns, dispatched_ns=step.dispatched_ns, done_ns=done_ns, committed_ns=self._clock()
+        )
+        self._link.send(StepDone(tuple(events), self._load(), record))
+
+    def _rest(self) -> None:
+        """Nothing runs: prove that no page is lost, collect garbage, tell that we are alive."""
+        self._scheduler.check_integrity()
+        gc.collect(0)
+        self._link.send(Heartbeat(self._load()))
+
+    def _load(self):  # noqa: ANN202
+        return self._scheduler.load(self._clock(), compiles_after_ready=self._compiles_after_ready())
