@@ -31,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Weights' and activations' type; `auto` is bfloat16."""
     quantization: Literal["none", "int8", "gguf"] = "none"
+    """`int8`: weights and activations of the layers' products; `gguf`: as the file stores them."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8"] = "auto"
     """`auto` is the activations' type."""
     max_model_len: int = 0
@@ -48,20 +49,27 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_utilization: float = 0.9
     """On a GPU: the share of the memory free after the weights that the KV pool takes."""
     enable_prefix_caching: bool = True
+    """Keep the KV pages of prompts for reuse by prompts that begin alike."""
     enable_chunked_prefill: bool = True
+    """Split long prompts over steps, so running decodes never wait for a whole one."""
     async_scheduling: bool = True
     """Plan step N+1 while step N runs. Off: the plain loop."""
     attention_backend: Literal["auto", "xla", "cpu-native", "pallas-triton", "pallas-mosaic"] = "auto"
+    """`auto` takes the fastest one for the device."""
     tensor_parallel_size: int = 1
+    """Devices one replica is spread over."""
     max_step_ms: float = 0.0
     """Longest step that holds prefill work, in milliseconds; 0 sets no bound."""
     max_prefill_rows: int = 4
     """Most sequences prefilled in one step."""
     decode_buckets: tuple[int, ...] = ()
+    """Rows of decode-only steps; each shape is compiled before ready. Empty takes the defaults of `engine.scheduling.buckets`."""
     prefill_buckets: tuple[int, ...] = ()
+    """Tokens of prefill-only steps; empty takes the defaults."""
     mixed_decode_buckets: tuple[int, ...] = ()
+    """Decode rows of mixed steps; empty takes the defaults."""
     mixed_prefill_buckets: tuple[int, ...] = ()
-    """Shapes compiled before ready; empty takes the defaults of `engine.scheduling.buckets`."""
+    """Prefill tokens of mixed steps; empty takes the defaults."""
     await_common_prefixes: bool = False
     """Wait for one `CommonPrefixes` frame after `Prepared`, compute and pin them, and only then be ready."""
     cache_dir: str = ""

@@ -1,0 +1,171 @@
+"""The only place that knows HTTP status codes: errors become OpenAI-shaped bodies, `{"error": {message, type, param, code}}`.
+
+`problem_of` is pure. `EXCEPTION_HANDLERS` go to the Litestar application; they cover our own tree, Litestar's
+exceptions (unknown route, wrong method, validation, malformed JSON, body too large) and everything unexpected, which
+is answered without a traceback and logged with the request's id.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+
+from appliance.errors import (
+    ApplianceError,
+    Conflict,
+    EngineFailed,
+    Forbidden,
+    Invalid,
+    NotFound,
+    OverBudget,
+    OverOwnLimit,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedMedia,
+)
+
+log = structlog.get_logger(__name__)
+
+REQUEST_ID_STATE = "request_id"
+"""Key of the request's id in the ASGI scope's `state`."""
+MAX_RETRY_AFTER_S = 120
+"""The OpenAI client ignores longer ones."""
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client reads. `message` is for people, `code` for programs, `param` names the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    reason: str = ""
+    """Which limit or shortage, where there is one; absent elsewhere."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as HTTP: what the exception handlers send, and what an `event: error` frame carries (`body`)."""
+
+    status: int
+    body: ErrorBody
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_STATUS_AND_TYPE: dict[type[ApplianceError], tuple[int, str]] = {
+    Invalid: (400, "invalid_request_error"),
+    Unauthenticated: (401, "authentication_error"),
+    Forbidden: (403, "permission_error"),
+    NotFound: (404, "invalid_request_error"),
+    Conflict: (409, "conflict_error"),
+    TooLarge: (413, "invalid_request_error"),
+    UnsupportedMedia: (415, "invalid_request_error"),
+    OverBudget: (429, "insufficient_quota"),
+    OverOwnLimit: (429, "rate_limit_error"),
+    Unavailable: (503, "service_unavailable"),
+    EngineFailed: (500, "server_error"),
+}
+
+_CODES = {400: "invalid_request", 401: "invalid_api_key", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+_CODES |= {413: TooLarge.code, 415: UnsupportedMedia.code}
+
+
+def retry_after_s(wait_s: float) -> int:
+    """A wait as the header carries it: whole seconds, 1 to `MAX_RETRY_AFTER_S`."""
+    return max(1, min(MAX_RETRY_AFTER_S, math.ceil(wait_s)))
+
+
+def problem_of(error: ApplianceError) -> Problem:
+    """Status, body and headers of one of our own errors."""
+    status, kind = next((_STATUS_AND_TYPE[cls] for cls in type(error).__mro__ if cls in _STATUS_AND_TYPE), (500, "server_error"))
+    headers: dict[str, str] = {}
+    reason = ""
+    if isinstance(error, OverOwnLimit | Unavailable):
+        headers["retry-after"] = str(retry_after_s(error.retry_after_s))
+        reason = error.reason
+    if isinstance(error, OverBudget):
+        headers["x-should-retry"] = "false"
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
+    return Problem(status, _body(error.message, kind, error.code, error.param, reason), headers)
+
+
+def _body(message: str, kind: str, code: str | None, param: str | None = None, reason: str = "") -> ErrorBody:
+    return ErrorBody(ErrorDetail(message=message, type=kind, param=param, code=code, reason=reason))
+
+
+def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Problem:
+    """Litestar's own refusals, in our shape and with words that say what to do."""
+    status = error.status_code
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    message, param = error.detail, None
+    if isinstance(error, ValidationException):
+        message, param = _validation_message(error)
+    elif status == 404:
+        message = f"there is no route {method} {path}; /schema lists all"
+    elif status == 405:
+        message = f"{path} does not accept {method}; allowed: {(error.headers or {}).get('Allow', 'see /schema')}"
+    elif status == 413:
+        message = "the request body is longer than this server accepts (max_body_bytes)"
+    elif status >= 500:
+        message = "internal error"
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    return Problem(status, _body(message, kind, _CODES.get(status), param), headers)
+
+
+def _validation_message(error: ValidationException) -> tuple[str, str | None]:
+    """All that is wrong with a request in one line, and the first field at fault."""
+    details = [item for item in (error.extra or []) if isinstance(item, dict)]
+    parts = [f"{item['key']}: {item['message']}" if item.get("key") else str(item.get("message", "")) for item in details]
+    param = next((str(item["key"]) for item in details if item.get("key")), None)
+    return ("; ".join(filter(None, parts)) or error.detail), param
+
+
+# ---- Litestar ---------------------------------------------------------------------------------------------------
+
+
+def respond(problem: Problem) -> Response[ErrorBody]:
+    """A problem as Litestar's response."""
+    return Response(problem.body, status_code=problem.status, headers=dict(problem.headers), media_type="application/json")
+
+
+def _on_appliance_error(request: Request[Any, Any, Any], error: ApplianceError) -> Response[ErrorBody]:
+    return respond(problem_of(error))
+
+
+def _on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[ErrorBody]:
+    if error.status_code >= 500:
+        return _on_unexpected(request, error)
+    return respond(_problem_of_litestar(error, request.method, request.url.path))
+
+
+def _on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
+    """A defect of ours: the client gets the id to tell us, the log gets the traceback."""
+    request_id = request.scope.get("state", {}).get(REQUEST_ID_STATE, "")
+    log.error("unexpected_error", request_id=request_id, method=request.method, path=request.url.path, exc_info=error)
+    named = f" (request {request_id})" if request_id else ""
+    return respond(Problem(500, _body(f"internal error{named}; the server's log has the cause", "server_error", "internal_error")))
+
+
+EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request[Any, Any, Any], Any], Response[ErrorBody]]] = {
+    ApplianceError: _on_appliance_error,
+    HTTPException: _on_litestar_error,
+    Exception: _on_unexpected,
+}
+
+
+def require_json(content_type: str | None) -> None:
+    """Raises `UnsupportedMedia` unless a body is declared as JSON (a missing content type counts as JSON)."""
+    media = (content_type or "application/json").partition(";")[0].strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        raise UnsupportedMedia(f"the body's content type is {media!r}: send application/json", param="content-type")

@@ -1,0 +1,293 @@
+"""Settings of the appliance: one frozen struct, read once. Precedence: flag > `FAIRLANE_*` > file > default.
+
+The struct's fields are the only list of settings: `OPTIONS` turns each into a flag, an environment variable, a key of
+the file and a line of docs/settings.md, with the field's docstring as its help.
+
+SettingsError            names the key, the value, where it came from, the bound and what to do
+"""
+
+import ast
+import difflib
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from engine.wire import EngineConfig
+
+ENV_PREFIX = "FAIRLANE_"
+CONFIG_ENV = "FAIRLANE_CONFIG"
+"""Path of the settings file, as `--config`."""
+TEST_ENV_PREFIX = "FAIRLANE_TEST_"
+"""Read by tests only, never by the appliance."""
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class SettingsError(Exception):
+    """A setting is impossible; the message says which, where it came from and what to do."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `fairlane serve` is started with. Derived values are functions beside it."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 listens on all."""
+    port: Port = 8000
+    """Port to listen on; 0 takes any free one (written to run.json in the data directory)."""
+    data_dir: str = "var"
+    """Folder of the database, the first key, the model's exported files and run.json. Made when missing."""
+    database_url: str = ""
+    """SQLAlchemy URL, `sqlite:///path` or `postgresql://user:password@host/name`; empty is SQLite in the data directory."""
+    max_body_bytes: Count = 4 * 1024 * 1024
+    """Longest request body; a longer one is refused with 413 before it is read."""
+    max_queue_depth: Count = 1024
+    """Most requests waiting for a row over all tenants; the next one is answered 503, whatever was predicted."""
+    max_unacknowledged_tokens: Count = 32
+    """Most tokens sent that a slow client has not taken yet; beyond that its row pauses."""
+    write_deadline_s: Seconds = 30.0
+    """Seconds a client may take nothing before its request is cancelled."""
+    shutdown_grace_s: Seconds = 30.0
+    """Seconds that requests in flight get to finish after SIGTERM."""
+    metrics_without_key: bool = False
+    """Serve /metrics without a key also when bound elsewhere than loopback."""
+    common_prefixes: str = ""
+    """YAML file of system prompts (and the trust group that may share each) computed and pinned before ready."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe log line written."""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """`auto` is console on a terminal, else JSON, one object a line."""
+    bootstrap_api_key: str = ""
+    """First key of tenant `default`: any 16 or more printable characters; empty makes one up at the first start."""
+    bootstrap_admin_token: str = ""
+    """Bearer token of /api/v1, 16 or more printable characters; empty makes one up at the first start."""
+    key_pepper: str = ""
+    """Secret mixed into the digests of keys; empty makes one up at the first start. Processes on one database share it."""
+    engine: EngineConfig = EngineConfig()
+
+
+# ---- derived values ---------------------------------------------------------------------------------------------
+
+
+def data_path(settings: Settings) -> Path:
+    """The data directory, absolute."""
+    return Path(settings.data_dir).expanduser().resolve()
+
+
+def sqlalchemy_url(settings: Settings) -> str:
+    """The database's URL with the asynchronous driver named."""
+    url = settings.database_url or f"sqlite:///{data_path(settings) / 'fairlane.db'}"
+    for scheme, driver in (("sqlite", "aiosqlite"), ("postgresql", "asyncpg"), ("postgres", "asyncpg")):
+        if url.startswith(f"{scheme}://"):
+            return f"{'sqlite' if scheme == 'sqlite' else 'postgresql'}+{driver}://{url.removeprefix(f'{scheme}://')}"
+    if url.startswith(("sqlite+aiosqlite://", "postgresql+asyncpg://")):
+        return url
+    raise SettingsError(
+        f"database_url has the scheme {url.split(':', 1)[0]!r}: use sqlite:///path or postgresql://user:password@host/name"
+    )
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """What the engine is started with: the settings' part, and the two fields the appliance decides itself."""
+    return msgspec.structs.replace(
+        settings.engine,
+        export_dir=settings.engine.export_dir or str(data_path(settings) / "model"),
+        await_common_prefixes=bool(settings.common_prefixes),
+    )
+
+
+# ---- the table --------------------------------------------------------------------------------------------------
+
+SECRETS = frozenset({"bootstrap_api_key", "bootstrap_admin_token", "key_pepper"})
+"""No flag (`ps` shows flags); `FAIRLANE_X_FILE` reads the value from a file."""
+FILE_VARIANTS = SECRETS | {"database_url"}
+DECIDED_BY_US = frozenset({"export_dir", "await_common_prefixes"})
+"""Fields of `EngineConfig` that are no settings: `engine_config` fills them."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting. `key` is its path in the file: `port`, `engine.max_num_seqs`."""
+
+    key: str
+    type: Any
+    default: Any
+    help: str
+
+    @property
+    def name(self) -> str:
+        return self.key.rpartition(".")[2]
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str | None:
+        return None if self.name in SECRETS else "--" + self.name.replace("_", "-")
+
+    @cached_property
+    def plain_type(self) -> Any:
+        """The type without its bounds."""
+        return get_args(self.type)[0] if get_origin(self.type) is Annotated else self.type
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return get_args(self.plain_type) if get_origin(self.plain_type) is Literal else ()
+
+    @property
+    def is_list(self) -> bool:
+        return get_origin(self.plain_type) is tuple
+
+    def bound(self) -> str:
+        """What is allowed, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.is_list:
+            return "whole numbers with commas between"
+        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[self.plain_type]
+        meta = get_args(self.type)[1] if get_origin(self.type) is Annotated else msgspec.Meta()
+        low = f"at least {meta.ge}" if meta.ge is not None else ""
+        high = f"at most {meta.le}" if meta.le is not None else ""
+        return " ".join(filter(None, (kind, " and ".join(filter(None, (low, high))))))
+
+
+def _field_docs(struct: type) -> dict[str, str]:
+    """Docstrings that follow the fields of a class, by field name; empty where there is none."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, after in zip(body.body, body.body[1:] + [ast.Pass()], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            is_doc = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            docs[field.target.id] = " ".join(str(after.value.value).split()) if is_doc else ""  # pyright: ignore
+    return docs
+
+
+def _options(struct: type[msgspec.Struct], prefix: str) -> list[Option]:
+    docs, hints = _field_docs(struct), get_type_hints(struct, include_extras=True)
+    return [
+        Option(prefix + field.name, hints[field.name], field.default, docs[field.name])
+        for field in msgspec.structs.fields(struct)
+        if field.name not in DECIDED_BY_US and field.name != "engine"
+    ]
+
+
+OPTIONS: tuple[Option, ...] = (*_options(Settings, ""), *_options(EngineConfig, "engine."))
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The settings, where each one that is not a default came from (by key), and what to warn of."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], config_file: str | None = None) -> Loaded:
+    """Settings from the flags given (by field name; None is "not given"), the environment and a TOML or YAML file.
+
+    Raises `SettingsError`. Unknown keys of the file are errors; unknown `FAIRLANE_*` variables are warnings, because
+    an environment is shared (Kubernetes writes into it).
+    """
+    config_file = config_file or environ.get(CONFIG_ENV)
+    in_file = _read_file(Path(config_file)) if config_file else {}
+    sources: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        flag = flags.get(option.name)
+        env_source, env_value = _from_env(option, environ)
+        if flag is not None:
+            sources[option.key], values[option.key] = f"flag {option.flag}", _convert(option, flag, f"flag {option.flag}")
+        elif env_source is not None:
+            sources[option.key], values[option.key] = env_source, _convert(option, env_value, env_source)
+        elif option.key in in_file:
+            sources[option.key], values[option.key] = f"{config_file}", _convert(option, in_file[option.key], f"{config_file}")
+    engine = EngineConfig(**{key.removeprefix("engine."): value for key, value in values.items() if key.startswith("engine.")})
+    settings = Settings(engine=engine, **{key: value for key, value in values.items() if not key.startswith("engine.")})
+    _check_secrets(settings)
+    sqlalchemy_url(settings)
+    return Loaded(settings, sources, _unknown_variables(environ))
+
+
+def _from_env(option: Option, environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The variable that sets an option, or the file that its `_FILE` twin names; None where neither is set."""
+    file_env = option.env + "_FILE"
+    path = environ.get(file_env) if option.name in FILE_VARIANTS else None
+    if path and environ.get(option.env):
+        raise SettingsError(f"{option.env} and {file_env} are both set: keep one of them")
+    if path:
+        try:
+            return file_env, Path(path).read_text().strip()
+        except OSError as error:
+            raise SettingsError(f"{file_env}={path!r} can not be read ({error.strerror}): name a readable file") from error
+    value = environ.get(option.env)
+    return (option.env, value) if value is not None and value != "" else (None, "")
+
+
+def _convert(option: Option, value: object, source: str) -> Any:
+    """A value of the option's type. Text is converted (numbers, true/false, lists with commas)."""
+    raw = [part.strip() for part in value.split(",") if part.strip()] if option.is_list and isinstance(value, str) else value
+    try:
+        return msgspec.convert(raw, option.type, strict=False)
+    except msgspec.ValidationError as error:
+        shown = "(hidden)" if option.name in FILE_VARIANTS else repr(value)
+        remedy = f"set {option.env}" + (f" or {option.flag}" if option.flag else "") + f" to {option.bound()}"
+        if option.name == "port" and "://" in str(value):
+            remedy += "; Kubernetes writes this variable for a Service named fairlane: set enableServiceLinks: false"
+        raise SettingsError(f"{option.key}={shown} (from {source}) is not {option.bound()}: {remedy}") from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Values of a settings file by key; the table `engine` is flattened."""
+    decode: Callable[[bytes], Any] = msgspec.toml.decode if path.suffix == ".toml" else msgspec.yaml.decode
+    try:
+        content = decode(path.read_bytes()) or {}
+    except OSError as error:
+        raise SettingsError(f"settings file {str(path)!r} can not be read ({error.strerror})") from error
+    except msgspec.DecodeError as error:
+        raise SettingsError(f"settings file {str(path)!r} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("engine", {}), dict):
+        raise SettingsError(f"settings file {str(path)!r} must hold `key: value` pairs, those of the engine under `engine:`")
+    engine = content.pop("engine", {})
+    flat = {str(key): value for key, value in content.items()} | {f"engine.{key}": value for key, value in engine.items()}
+    known = {option.key for option in OPTIONS}
+    for key in flat:
+        if key not in known:
+            raise SettingsError(f"settings file {str(path)!r} has an unknown key {key!r}{_nearest(key, known)}")
+    return flat
+
+
+def _check_secrets(settings: Settings) -> None:
+    for name in ("bootstrap_api_key", "bootstrap_admin_token"):
+        value: str = getattr(settings, name)
+        if value and (len(value) < 16 or not value.isascii() or not value.isprintable() or " " in value):
+            raise SettingsError(
+                f"{name}=(hidden, {len(value)} characters) must be 16 or more printable ASCII characters without spaces: "
+                f"set {ENV_PREFIX}{name.upper()} to a longer random value, or leave it out to have one made"
+            )
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    known = {option.env for option in OPTIONS} | {CONFIG_ENV} | {f"{ENV_PREFIX}{name.upper()}_FILE" for name in FILE_VARIANTS}
+    return tuple(
+        f"{name} is set but no setting is called so{_nearest(name, known)}"
+        for name in sorted(environ)
+        if name.startswith(ENV_PREFIX) and not name.startswith(TEST_ENV_PREFIX) and name not in known
+    )
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f": did you mean {near[0]!r}?" if near else "; `fairlane settings` lists all"
