@@ -1,1 +1,1 @@
-""""""
+"""Telemetry: metric families, the step ledger, log lines."""

@@ -1,1 +1,1 @@
-""""""
+"""Text: tokens, chat templates, incremental detokenising, stop strings."""

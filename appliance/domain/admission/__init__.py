@@ -1,1 +1,1 @@
-""""""
+"""Admission: may this request enter now? Tickets, and the one gate every request passes."""

@@ -1,1 +1,1 @@
-""""""
+"""Lanes: fast, slow and batch; which one a request is proposed for."""

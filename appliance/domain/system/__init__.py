@@ -1,1 +1,1 @@
-""""""
+"""System: health, readiness, metrics, API description."""

@@ -1,0 +1,53 @@
+"""Everything about text that the served model brings: its card, its tokenizer, its chat template."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from appliance.errors import Invalid
+from appliance.text.templates import ChatTemplate
+from appliance.text.tokenizer import Tokenizer, load_tokenizer
+from engine.wire import ModelCard
+
+NO_TEMPLATE = "this model has no chat template: send a prompt to /v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """The control plane's half of a model."""
+
+    card: ModelCard
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    async def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """Token ids of a bare prompt."""
+        return await self.tokenizer.encode_async(text, add_bos=self.card.add_bos)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> tuple[int, ...]:
+        """Token ids of a conversation; the template writes its own bos.
+
+        Raises:
+            Invalid: the model has no template, or its template refuses the messages.
+        """
+        if self.template is None:
+            raise Invalid(NO_TEMPLATE, param="messages", code="no_chat_template")
+        text = self.template.render(messages, add_generation_prompt=add_generation_prompt)
+        return await self.tokenizer.encode_async(text, add_bos=False)
+
+
+def load_text_model(folder: Path) -> TextModel:
+    """Read what the engine exported. Takes some 100 ms for a large vocabulary: call it from a thread.
+
+    Raises:
+        OSError, msgspec.DecodeError: a file is missing or broken.
+        UnsupportedTokenizer, jinja2.TemplateSyntaxError: the model's text can not be handled.
+    """
+    card = msgspec.json.decode((folder / "model.json").read_bytes(), type=ModelCard)
+    tokenizer = load_tokenizer(folder, vocab_size=card.vocab_size, bos_token_id=card.bos_token_id)
+    template = None if card.chat_template is None else ChatTemplate(card.chat_template, card.special_tokens, datetime.datetime.now)
+    return TextModel(card, tokenizer, template)
