@@ -65,10 +65,9 @@ class Directory:
         """Load now. An admin write calls this before it answers, so the next request is judged by it."""
         async with self._loading:
             loaded = await self._source.load()
-            if loaded.version >= self._snapshot.version:
-                self._snapshot = loaded
-                for on_change in self._subscribers:
-                    on_change(loaded)
+            self._snapshot = loaded
+            for on_change in self._subscribers:
+                on_change(loaded)
 
     async def poll(self) -> None:
         """Load if the database's version moved; note whether it answers."""

@@ -1,0 +1,98 @@
+"""One asynchronous SQLAlchemy engine and its sessions: `read()` and `write()`.
+
+SQLite runs in WAL mode with foreign keys on; a writing transaction begins IMMEDIATE, so that two writers wait for each
+other instead of failing in the middle. A database that does not answer raises `Unavailable`, never anything else.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+from appliance.errors import Unavailable
+
+log = structlog.get_logger(__name__)
+
+BUSY_TIMEOUT_MS = 5_000
+"""How long a SQLite connection waits for another's lock."""
+CONNECT_TIMEOUT_S = 5.0
+COMMAND_TIMEOUT_S = 15.0
+RETRY_AFTER_S = 2.0
+
+
+class Database:
+    """Opened lazily: the first session connects. `close()` gives everything back."""
+
+    def __init__(self, url: str, *, enforce_foreign_keys: bool = True) -> None:
+        """Migrations on SQLite turn the enforcement off: rebuilding a table there would delete what refers to it."""
+        self.engine = _make_engine(url, enforce_foreign_keys)
+        self._reads = async_sessionmaker(self.engine, expire_on_commit=False)
+        self._writes = async_sessionmaker(self.engine.execution_options(fairlane_writes=True), expire_on_commit=False)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """A session that only reads. Raises `Unavailable`."""
+        with _lost_as_unavailable():
+            async with self._reads() as session:
+                yield session
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncSession]:
+        """A transaction: committed at the end of the block, rolled back when it raises. Raises `Unavailable`."""
+        with _lost_as_unavailable():
+            async with self._writes.begin() as session:
+                yield session
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """A bare connection inside a writing transaction, for migrations. Raises `Unavailable`."""
+        with _lost_as_unavailable():
+            async with self.engine.execution_options(fairlane_writes=True).begin() as connection:
+                yield connection
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+class _lost_as_unavailable:  # noqa: N801  reads as the statement it is
+    """Turns "the database does not answer" into `Unavailable`; the cause goes to the log, not to clients."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        lost = isinstance(error, OperationalError | InterfaceError | OSError | TimeoutError)
+        if lost or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            log.warning("database_unavailable", error=str(error).partition("\n")[0])
+            raise Unavailable(
+                "the database does not answer; nothing was changed", reason="database_unavailable", retry_after_s=RETRY_AFTER_S
+            ) from error
+
+
+def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
+    if url.startswith("sqlite"):
+        engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+        pragmas = ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}")
+        pragmas += (f"foreign_keys={'ON' if enforce_foreign_keys else 'OFF'}",)
+        event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, pragmas))
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return engine
+    connect_args = {"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMAND_TIMEOUT_S}
+    return create_async_engine(url, pool_pre_ping=True, pool_size=4, connect_args=connect_args)
+
+
+def _set_up_sqlite(pragmas: tuple[str, ...], connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver must not begin by itself: `_begin_sqlite` does
+    cursor = connection.cursor()
+    for pragma in pragmas:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("fairlane_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

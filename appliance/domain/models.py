@@ -1,0 +1,9 @@
+"""All tables, for migrations and schema checks: importing this module fills `Base.metadata`."""
+
+from appliance.db.base import Base
+from appliance.db.state import InstallationState
+from appliance.domain.access.models import ApiKey
+from appliance.domain.slas.models import SlaTier
+from appliance.domain.tenants.models import Tenant
+
+MODELS: tuple[type[Base], ...] = (InstallationState, SlaTier, Tenant, ApiKey)
