@@ -107,7 +107,9 @@ def random_tensors(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
             values = 1 + 0.1 * values
         elif name.endswith("bias"):
             values = 0.1 * values
-        elif "embed" not in name:
+        elif "embed" in name:
+            values = 0.2 * values  # small beside what the layers add, or a tied head would only repeat its input
+        else:
             values = values / np.sqrt(shape[-1])
         tensors[name] = values.astype(np.float32)
     return tensors

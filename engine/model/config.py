@@ -6,14 +6,16 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
-    """Rotary positions. `llama3` scaling is Meta's (low/high frequency factors), `linear` divides positions."""
+    """Rotary positions. `llama3` scaling is Meta's (low/high frequency factors), `linear` divides positions, `divisors`
+    divides the frequency of each pair by its own factor (how a GGUF file stores Llama 3's scaling)."""
 
     theta: float = 10_000.0
-    scaling: Literal["none", "linear", "llama3"] = "none"
+    scaling: Literal["none", "linear", "llama3", "divisors"] = "none"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8_192
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

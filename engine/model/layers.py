@@ -28,6 +28,8 @@ def rope_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
     frequency = (1.0 / rope.theta ** (np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim))).astype(np.float32)
     if rope.scaling == "linear":
         return frequency / np.float32(rope.factor)
+    if rope.scaling == "divisors":
+        return frequency / np.array(rope.divisors, np.float32)
     if rope.scaling == "llama3":
         return _llama3_frequencies(rope, frequency)
     return frequency
