@@ -1,0 +1,119 @@
+"""A step while it is put together, and what is remembered of it until its results are there."""
+
+from dataclasses import dataclass, field
+
+from engine.scheduling.buckets import round_to_block
+from engine.scheduling.limits import Limits
+from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PrefillChunk, StepPlan
+from engine.scheduling.request import Sequence
+
+
+@dataclass(slots=True)
+class Row:
+    """One decode row or prefill chunk of a planned step."""
+
+    sequence: Sequence
+    epoch: int
+    """The sequence's at planning; if it has moved on at commit, the row's token is late and dropped."""
+    tokens: int
+    context_tokens: int
+    """KV tokens read."""
+    samples: bool
+    is_decode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """In flight. `rows` are in the plan's order: decodes, then prefills."""
+
+    plan: StepPlan
+    rows: tuple[Row, ...]
+    preempted: tuple[int, ...]
+    evicted_pages: int
+
+
+@dataclass(slots=True)
+class Draft:
+    """Collects rows under the token budget. Decodes first: how much prefill fits depends on them."""
+
+    limits: Limits
+    lone: bool = False
+    """For one chunk with prompt log-probabilities, which has the step to itself."""
+    admitted: list[Admitted] = field(default_factory=list)
+    decodes: list[DecodeRow] = field(default_factory=list)
+    prefills: list[PrefillChunk] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    prefill_tokens: int = 0
+    padded_tokens: int = 0
+    """Prefill rows with each chunk rounded up to whole query blocks."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Prefill tokens that this step could hold if no chunk were in it yet."""
+        if self.lone:
+            return min(QUERY_BLOCK_TOKENS, self.limits.max_num_batched_tokens)
+        return min(self.limits.max_num_batched_tokens, self.limits.buckets.prefill_capacity(len(self.decodes)))
+
+    @property
+    def tokens_left(self) -> int:
+        """Most tokens of one more chunk."""
+        if len(self.prefills) >= (1 if self.lone else self.limits.max_prefill_rows):
+            return 0
+        rows_left = self.limits.buckets.prefill_capacity(len(self.decodes)) - self.padded_tokens
+        return max(0, min(self.capacity_tokens - self.prefill_tokens, rows_left))
+
+    def admit(self, sequence: Sequence) -> None:
+        """Its slot starts anew in this step. The tokens are copied: they are what is known now."""
+        self.admitted.append(
+            Admitted(sequence.slot, sequence.sequence_id, tuple(sequence.tokens), sequence.prompt_tokens, sequence.submit.sampling)
+        )
+
+    def add_decode(self, sequence: Sequence) -> None:
+        """Its newest token, known or still on the device, goes through the model; one more is drawn."""
+        position = sequence.planned_tokens
+        self.decodes.append(DecodeRow(sequence.slot, sequence.sequence_id, position, _take_new_pages(sequence)))
+        self.rows.append(Row(sequence, sequence.epoch, 1, position + 1, samples=True, is_decode=True))
+        sequence.planned_tokens = position + 1
+        sequence.in_flight_samples += 1
+
+    def add_chunk(self, sequence: Sequence, tokens: int) -> None:
+        """The next `tokens` known tokens; the last known one is followed by a sample."""
+        start = sequence.planned_tokens
+        end = start + tokens
+        samples = end == len(sequence.tokens)
+        self.prefills.append(
+            PrefillChunk(
+                sequence.slot,
+                sequence.sequence_id,
+                start,
+                tuple(sequence.tokens[start:end]),
+                _take_new_pages(sequence),
+                samples,
+                sequence.wants_prompt_logprobs,
+            )
+        )
+        self.rows.append(Row(sequence, sequence.epoch, tokens, end, samples, is_decode=False))
+        sequence.planned_tokens = end
+        sequence.decoding = samples
+        sequence.in_flight_samples += samples
+        self.prefill_tokens += tokens
+        self.padded_tokens += round_to_block(tokens)
+
+    def finish(self, step: int, preempted: tuple[int, ...], evicted_pages: int) -> PlannedStep:
+        """Choose the bucket."""
+        bucket = self.limits.buckets.choose(len(self.decodes), self.padded_tokens)
+        plan = StepPlan(step, bucket, tuple(self.admitted), tuple(self.decodes), tuple(self.prefills))
+        return PlannedStep(plan, tuple(self.rows), preempted, evicted_pages)
+
+
+def _take_new_pages(sequence: Sequence) -> tuple[int, ...]:
+    """Pages the runner's table lacks; from now on it has them."""
+    if sequence.sent_pages == len(sequence.pages):
+        return ()
+    new = tuple(sequence.pages[sequence.sent_pages :])
+    sequence.sent_pages = len(sequence.pages)
+    return new

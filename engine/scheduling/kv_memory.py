@@ -1,0 +1,145 @@
+"""Which sequence has which pages: the page pool and the prefix cache, seen from a sequence."""
+
+from dataclasses import dataclass
+
+from engine.scheduling.eviction import LeastRecentlyUsed
+from engine.scheduling.limits import Limits
+from engine.scheduling.pages import PagePool
+from engine.scheduling.prefix_cache import PrefixCache
+from engine.scheduling.request import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a waiting sequence would get from the prefix cache."""
+
+    pages: tuple[int, ...]
+    unreferenced: int
+    """How many of them would leave the cached state: they can not be evicted for somebody else any more."""
+    awaited_key: bytes | None
+    """The last page behind them that a running prefill is computing right now."""
+
+
+NO_MATCH = Match((), 0, None)
+
+
+class KvMemory:
+    """Gives and takes pages. Pages are freed at once when a sequence ends, even while a step that writes them is in
+    flight: the device runs steps in order, so whoever gets the page writes it in a later step, after that late
+    write. Only committed tokens enter the prefix cache, so a late write never lands in a page somebody can find."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._size = limits.page_size
+        self.cache = PrefixCache(limits.page_size, limits.cache_version)
+        self.pool = PagePool(limits.num_pages, self.cache, LeastRecentlyUsed())
+        self._announced: dict[bytes, int] = {}
+        self._pinned: dict[int, None] = {}
+
+    @property
+    def num_pinned(self) -> int:
+        """Pages of common prefixes: they count as used, and nothing evicts them."""
+        return len(self._pinned)
+
+    def is_announced(self, key: bytes) -> bool:
+        """A running prefill will compute the page with this key."""
+        return key in self._announced
+
+    def match(self, sequence: Sequence) -> Match:
+        """Longest cached prefix, always short of the last token: a wholly cached prompt recomputes its last page."""
+        if not self._reads_cache(sequence):
+            return NO_MATCH
+        limit = (len(sequence.tokens) - 1) // self._size
+        pages: list[int] = []
+        keys = self.cache.keys(sequence, limit)
+        for key in keys[:limit]:
+            page = self.cache.find(key)
+            if page is None:
+                break
+            pages.append(page)
+        awaited = None
+        for key in keys[len(pages) : limit]:
+            if key not in self._announced:
+                break
+            awaited = key
+        return Match(tuple(pages), sum(self.pool.references(page) == 0 for page in pages), awaited)
+
+    def missing_pages(self, sequence: Sequence, tokens: int, match: Match = NO_MATCH) -> int:
+        """Pages that must be taken, or kept from eviction, before the sequence's first `tokens` tokens have room."""
+        return self._limits.pages_for(tokens) - len(sequence.pages) - len(match.pages) + match.unreferenced
+
+    def adopt(self, sequence: Sequence, match: Match) -> None:
+        """Give a newly admitted sequence its cached prefix; announce the pages that its prefill will compute."""
+        for page in match.pages:
+            self.pool.retain(page)
+        sequence.pages = list(match.pages)
+        sequence.registered_pages = len(match.pages)
+        sequence.planned_tokens = sequence.computed_tokens = len(match.pages) * self._size
+        if self._limits.enable_prefix_caching:
+            sequence.announced_pages = len(sequence.tokens) // self._size
+            for key in self.cache.keys(sequence, sequence.announced_pages)[len(match.pages) : sequence.announced_pages]:
+                self._announced.setdefault(key, sequence.sequence_id)
+
+    def grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Room for the sequence's first `tokens` tokens, or False and nothing changed."""
+        missing = self._limits.pages_for(tokens) - len(sequence.pages)
+        if missing > self.pool.num_available:
+            return False
+        for _ in range(missing):
+            sequence.pages.append(self.pool.take())
+        return True
+
+    def room(self, sequence: Sequence) -> int:
+        """Tokens the sequence could hold with every page that is to be had."""
+        return (len(sequence.pages) + self.pool.num_available) * self._size
+
+    def register(self, sequence: Sequence) -> None:
+        """Offer the full pages of committed tokens to the prefix cache; nobody waits for them any longer."""
+        if not self._limits.enable_prefix_caching:
+            return
+        full = sequence.computed_tokens // self._size
+        if full == sequence.registered_pages:
+            return
+        keys = self.cache.keys(sequence, full)
+        for index in range(sequence.registered_pages, full):
+            self.cache.insert(keys[index], sequence.pages[index])
+            self._announced.pop(keys[index], None)
+        sequence.registered_pages = full
+
+    def release(self, sequence: Sequence) -> None:
+        """Take all its pages back, last page first, and withdraw what it announced."""
+        for index in range(sequence.registered_pages, sequence.announced_pages):
+            key = sequence.page_keys[index]
+            if self._announced.get(key) == sequence.sequence_id:
+                del self._announced[key]
+        for page in reversed(sequence.pages):
+            self.pool.release(page)
+
+    def pin(self, salt: str, tokens: tuple[int, ...]) -> int:
+        """Reference the cached full pages of `tokens` for ever; how many leading pages are pinned now."""
+        key = self.cache.root(salt)
+        full = len(tokens) // self._size
+        for index in range(full):
+            key = self.cache.child(key, tokens[index * self._size : (index + 1) * self._size])
+            page = self.cache.find(key)
+            if page is None:
+                return index
+            if page not in self._pinned:
+                self.pool.retain(page)
+                self._pinned[page] = None
+        return full
+
+    def pages_ever_available(self, sequence: Sequence) -> int:
+        """Pages the sequence could use if nothing else ran: not those pinned for other prefixes."""
+        others = len(self._pinned) - sum(page in self._pinned for page in self.match(sequence).pages)
+        return self._limits.num_pages - others
+
+    def check_nothing_used(self) -> None:
+        """The idle invariant: only pinned pages are referenced, no page is lost, nobody is waited for."""
+        self.pool.check()
+        assert self.pool.num_used == len(self._pinned), f"idle, but {self.pool.num_used} pages are used and {len(self._pinned)} pinned"
+        assert not self._announced, f"idle, but {len(self._announced)} pages are awaited"
+
+    def _reads_cache(self, sequence: Sequence) -> bool:
+        # Prompt log-probabilities need a forward pass over every prompt token.
+        return self._limits.enable_prefix_caching and not sequence.wants_prompt_logprobs

@@ -1,0 +1,55 @@
+"""What a scheduler must know of model, pool and settings; read once, frozen."""
+
+from dataclasses import dataclass
+
+from engine.scheduling.buckets import Buckets, buckets_of
+from engine.wire import EngineConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds and switches. Names as in `EngineConfig` where the meaning is the same."""
+
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    max_model_len: int
+    num_pages: int
+    page_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_prefill_rows: int
+    buckets: Buckets
+    cache_version: str
+    """Names the model, its weights and the cache's type: part of every prefix-cache key."""
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    preempt_every_steps: int = 0
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold so many tokens."""
+        return -(-tokens // self.page_size)
+
+
+def limits_of(
+    config: EngineConfig, *, vocab_size: int, eos_token_ids: tuple[int, ...], max_model_len: int, num_pages: int, cache_version: str
+) -> Limits:
+    """`max_model_len` and `num_pages` are the resolved ones: the configuration's may be 0.
+
+    Raises:
+        ConfigError: the bucket lists contradict the limits.
+    """
+    return Limits(
+        vocab_size=vocab_size,
+        eos_token_ids=frozenset(eos_token_ids),
+        max_model_len=max_model_len,
+        num_pages=num_pages,
+        page_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_prefill_rows=config.max_prefill_rows,
+        buckets=buckets_of(config),
+        cache_version=cache_version,
+        enable_prefix_caching=config.enable_prefix_caching,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        preempt_every_steps=config.preempt_every_steps,
+    )
