@@ -1,0 +1,173 @@
+"""Request families: one report a request, and the gaps between its tokens as they happen."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from appliance.telemetry import families as f
+
+
+class Outcome(StrEnum):
+    """How a request ended; each has exactly one."""
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReport:
+    """All there is to know of a request at its end. Times are `monotonic_ns`, 0 where it never came so far."""
+
+    request_id: str
+    route: str
+    tenant_id: str
+    """Empty where the key was refused."""
+    lane: str
+    outcome: Outcome
+    status: int
+    """HTTP status of the answer; 499 where the client had gone, 200 where a stream failed on its way."""
+    error_code: str = ""
+    rejection: str = ""
+    stage: str = ""
+    cause: str = ""
+    streamed: bool = False
+    num_sequences: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    received_ns: int
+    scheduled_ns: int = 0
+    first_token_ns: int = 0
+    first_sent_ns: int = 0
+    last_token_ns: int = 0
+    ended_ns: int
+    tokens_after_first: int = 0
+    """Of the output that ran longest, as `first_token_ns` and `last_token_ns`."""
+
+
+class _Counters:
+    """Counters of one tenant and lane; they exist at 0 from here on."""
+
+    def __init__(self, metrics: "RequestMetrics", labels: tuple[str, ...]) -> None:
+        self.outcome = {value: metrics.requests.labels(*labels, value) for value in f.OUTCOMES}
+        self.rejection = {value: metrics.rejections.labels(*labels, value) for value in f.REJECTIONS}
+        self.tokens = {value: metrics.tokens.labels(*labels, value) for value in f.DIRECTIONS}
+        self.cancellation = {(s, c): metrics.cancellations.labels(*labels, s, c) for s in f.STAGES for c in f.CAUSES}
+
+
+class _Times:
+    """Histograms of one tenant and lane, made with the first value: they are the bulk of all series."""
+
+    def __init__(self, metrics: "RequestMetrics", labels: tuple[str, ...]) -> None:
+        self.ttft = metrics.ttft.labels(*labels)
+        self.tpot = metrics.tpot.labels(*labels)
+        self.queue_wait = metrics.queue_wait.labels(*labels)
+        self.prefill = metrics.prefill.labels(*labels)
+        self.request = metrics.request.labels(*labels)
+        self.inter_token = metrics.inter_token.labels(*labels)
+
+
+class RequestMetrics:
+    """Families with the labels lane, tenant, model, quantization, gpu_type; children are cached."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = counter(registry, f.REQUESTS)
+        self.rejections = counter(registry, f.REJECTED)
+        self.cancellations = counter(registry, f.CANCELLED)
+        self.tokens = counter(registry, f.TOKENS)
+        self.ttft = histogram(registry, f.TTFT)
+        self.inter_token = histogram(registry, f.INTER_TOKEN)
+        self.tpot = histogram(registry, f.TPOT)
+        self.queue_wait = histogram(registry, f.QUEUE_WAIT)
+        self.prefill = histogram(registry, f.PREFILL)
+        self.request = histogram(registry, f.REQUEST)
+        self._model = ("", "", "")
+        self._counters: dict[tuple[str, str], _Counters] = {}
+        self._times: dict[tuple[str, str], _Times] = {}
+        self._tenants: frozenset[str] = frozenset()
+
+    def bind(self, model: str, quantization: str, gpu_type: str) -> None:
+        """Name the model that serves from now on."""
+        self._model = (model, quantization, gpu_type)
+        self._counters.clear()
+        self._times.clear()
+        tenants, self._tenants = self._tenants, frozenset()
+        self.sync_tenants(tenants)
+
+    def sync_tenants(self, tenant_ids: Iterable[str]) -> None:
+        """Counters of new tenants begin at 0; all series of removed ones go."""
+        tenants = frozenset(tenant_ids)
+        for tenant_id in self._tenants - tenants:
+            self._remove(tenant_id)
+        for tenant_id in sorted(tenants - self._tenants):
+            for lane in f.LANES:
+                self._counters_of(lane, tenant_id)
+        self._tenants = tenants
+
+    def observe_gap(self, lane: str, tenant_id: str, gap_s: float) -> None:
+        """One gap between two token events of an output."""
+        self._times_of(lane, tenant_id).inter_token.observe(gap_s)
+
+    def observe(self, report: RequestReport) -> None:
+        """Count a settled request. One whose key was refused has no tenant and is only logged."""
+        if not report.tenant_id:
+            return
+        counters = self._counters_of(report.lane, report.tenant_id)
+        counters.outcome[report.outcome.value].inc()
+        if report.rejection:
+            counters.rejection[report.rejection].inc()
+        if report.outcome is Outcome.REJECTED:
+            return
+        if report.cause:
+            counters.cancellation[report.stage, report.cause].inc()
+        counters.tokens["prompt"].inc(report.prompt_tokens)
+        counters.tokens["cached"].inc(report.cached_tokens)
+        counters.tokens["generated"].inc(report.generated_tokens)
+        self._observe_times(report)
+
+    def _observe_times(self, report: RequestReport) -> None:
+        times = self._times_of(report.lane, report.tenant_id)
+        times.request.observe((report.ended_ns - report.received_ns) / 1e9)
+        if report.scheduled_ns:
+            times.queue_wait.observe((report.scheduled_ns - report.received_ns) / 1e9)
+        if report.scheduled_ns and report.first_token_ns:
+            times.prefill.observe((report.first_token_ns - report.scheduled_ns) / 1e9)
+        if report.first_sent_ns:
+            times.ttft.observe((report.first_sent_ns - report.received_ns) / 1e9)
+        if report.tokens_after_first > 0:
+            times.tpot.observe((report.last_token_ns - report.first_token_ns) / 1e9 / report.tokens_after_first)
+
+    def _counters_of(self, lane: str, tenant_id: str) -> _Counters:
+        found = self._counters.get((lane, tenant_id))
+        if found is None:
+            found = self._counters[lane, tenant_id] = _Counters(self, (lane, tenant_id, *self._model))
+        return found
+
+    def _times_of(self, lane: str, tenant_id: str) -> _Times:
+        found = self._times.get((lane, tenant_id))
+        if found is None:
+            found = self._times[lane, tenant_id] = _Times(self, (lane, tenant_id, *self._model))
+        return found
+
+    def _remove(self, tenant_id: str) -> None:
+        for cache in (self._counters, self._times):
+            for key in [key for key in cache if key[1] == tenant_id]:
+                del cache[key]
+        families = (self.requests, self.rejections, self.cancellations, self.tokens, self.ttft)
+        for family in (*families, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.request):
+            family.remove_by_labels({"tenant": tenant_id})
+
+
+def counter(registry: CollectorRegistry, family: f.Family) -> Counter:
+    """A declared counter in a registry."""
+    return Counter(f"fairlane_{family.name}", family.help, family.labels, registry=registry)
+
+
+def histogram(registry: CollectorRegistry, family: f.Family) -> Histogram:
+    """A declared histogram in a registry."""
+    return Histogram(f"fairlane_{family.name}", family.help, family.labels, registry=registry, buckets=family.grid_s)
