@@ -18,6 +18,7 @@ from engine.wire import (
     CommonPrefixes,
     FinishReason,
     Heartbeat,
+    Load,
     SequenceEvent,
     SetPolicies,
     Shutdown,
@@ -43,7 +44,9 @@ class InFlight:
 class EngineLoop:
     """Drives one scheduler and one runner from one link until the control plane says stop or goes away."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, link: Link, clock: Clock, *, overlap: bool, compiles_after_ready: Callable[[], int]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, link: Link, clock: Clock, *, overlap: bool, compiles_after_ready: Callable[[], int]
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._link = link
@@ -59,17 +62,26 @@ class EngineLoop:
         """
         running: InFlight | None = None
         while True:
-            busy = running is not None or self._scheduler.has_work
-            messages = self._link.receive(0.0 if busy else HEARTBEAT_S)
+            messages = self._link.receive(0.0 if self._scheduler.has_work else HEARTBEAT_S)
             if not self._take(messages):
                 return
             started = self._start_step()
             if self._overlap:
                 started, running = running, started
             if started is not None:
-                self._finish_step(started)
+                self._link.send(self._finish_step(started))
             elif running is None:
                 self._rest()
+
+    def run_alone(self, submit: Submit) -> list[SequenceEvent]:
+        """Run one sequence to its end before anybody is served: the canary, a common prefix. Its events, in order."""
+        self._scheduler.submit(submit)
+        events: list[SequenceEvent] = []
+        while self._scheduler.has_work:
+            started = self._start_step()
+            assert started is not None, "a sequence that is alone always has a next step"
+            events += self._finish_step(started).events
+        return events
 
     def _take(self, messages: list[ToEngine]) -> bool:
         """Act on messages; False when the control plane asked for the end."""
@@ -101,14 +113,14 @@ class EngineLoop:
         ticket = self._runner.dispatch(plan)
         return InFlight(plan, ticket, planned_ns, self._clock())
 
-    def _finish_step(self, step: InFlight) -> None:
+    def _finish_step(self, step: InFlight) -> StepDone:
         result = self._runner.collect(step.ticket)
         done_ns = self._clock()
         events = self._scheduler.commit(step.plan, result, done_ns)
         record = self._scheduler.record(
             step.plan, planned_ns=step.planned_ns, dispatched_ns=step.dispatched_ns, done_ns=done_ns, committed_ns=self._clock()
         )
-        self._link.send(StepDone(tuple(events), self._load(), record))
+        return StepDone(tuple(events), self._load(), record)
 
     def _rest(self) -> None:
         """Nothing runs: prove that no page is lost, collect garbage, tell that we are alive."""
@@ -116,5 +128,5 @@ class EngineLoop:
         gc.collect(0)
         self._link.send(Heartbeat(self._load()))
 
-    def _load(self):  # noqa: ANN202
+    def _load(self) -> Load:
         return self._scheduler.load(self._clock(), compiles_after_ready=self._compiles_after_ready())
