@@ -33,6 +33,8 @@ PROMPT_TOKENS = (1, 15, 16, 17, 300, 2000)
 GREEDY_TOKENS = 64
 TINY_PROMPT_TOKENS = 200
 TINY_GREEDY_TOKENS = 48
+NARROWEST_LEAD = 1e-3
+"""A winner closer to the second than this would make greedy output a matter of the order of additions."""
 CONTROL_TOKEN = 3
 
 
@@ -51,6 +53,7 @@ def greedy(model: PreTrainedModel, prompt: list[int], count: int) -> tuple[list[
         lead = min(lead, float(best.values[0] - best.values[1]))
         output.append(int(best.indices[0]))
         inputs = torch.tensor([[output[-1]]])
+    assert lead > NARROWEST_LEAD, f"a near tie ({lead:.5f}) after {prompt[:20]}...: choose another prompt"
     return output, lead
 
 

@@ -20,15 +20,15 @@ PROMPTS = [
     "The quick brown fox",
     "def fibonacci(n):\n",
     "In 1969, the first",
-    "Water boils at 100 degrees",
-    "import numpy as np\n\n# Compute the mean of each row\n",
+    "Water freezes at 0 degrees Celsius and",
+    "import numpy as np\n\n# The mean of each row of a matrix\n",
     "Dear Sir or Madam,\n\nI am writing to",
     "Q: What is 12 times 12?\nA:",
     "The three laws of thermodynamics are:\n1.",
     "SELECT name, count(*) FROM orders",
     "Die Hauptstadt von Deutschland ist",
 ]
-"""Twenty prompts for greedy decoding."""
+"""Twenty prompts for greedy decoding, none of which meets a near tie (see `NARROWEST_LEAD`)."""
 
 _WORDS = [
     "", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", " \n ", "    indented", "trailing   ", "a", "A", "é", "ß", "ø", "ﬁ", "Ⅷ", "½", "²",
