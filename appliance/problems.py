@@ -6,14 +6,17 @@ is answered without a traceback and logged with the request's id.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi import ResponseSpec
 
 from appliance.errors import (
     ApplianceError,
@@ -76,6 +79,10 @@ _STATUS_AND_TYPE: dict[type[ApplianceError], tuple[int, str]] = {
     EngineFailed: (500, "server_error"),
 }
 
+_UNKNOWN_FIELD = re.compile(r"contains unknown field `([^`]{1,64})")
+_MISSING_FIELD = re.compile(r"missing required field `([^`]{1,64})")
+"""As msgspec says it."""
+
 _CODES = {400: "invalid_request", 401: "invalid_api_key", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
 _CODES |= {413: TooLarge.code, 415: UnsupportedMedia.code}
 
@@ -107,28 +114,46 @@ def _body(message: str, kind: str, code: str | None, param: str | None = None, r
 def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Problem:
     """Litestar's own refusals, in our shape and with words that say what to do."""
     status = error.status_code
-    kind = "server_error" if status >= 500 else "invalid_request_error"
+    kind = {401: "authentication_error", 403: "permission_error"}.get(status, "invalid_request_error")
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     message, param = error.detail, None
     if isinstance(error, ValidationException):
         message, param = _validation_message(error)
+    elif status == 400:
+        message = f"the request can not be read: {message}"
     elif status == 404:
         message = f"there is no route {method} {path}; /schema lists all"
     elif status == 405:
-        message = f"{path} does not accept {method}; allowed: {(error.headers or {}).get('Allow', 'see /schema')}"
+        message = f"{path} does not accept {method}; allowed: {headers.get('allow', 'see /schema')}"
     elif status == 413:
         message = "the request body is longer than this server accepts (max_body_bytes)"
-    elif status >= 500:
-        message = "internal error"
-    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     return Problem(status, _body(message, kind, _CODES.get(status), param), headers)
 
 
 def _validation_message(error: ValidationException) -> tuple[str, str | None]:
-    """All that is wrong with a request in one line, and the first field at fault."""
+    """All that is wrong with a request in one line, and the first field at fault (`data` is Litestar's word for the body)."""
     details = [item for item in (error.extra or []) if isinstance(item, dict)]
-    parts = [f"{item['key']}: {item['message']}" if item.get("key") else str(item.get("message", "")) for item in details]
-    param = next((str(item["key"]) for item in details if item.get("key")), None)
-    return ("; ".join(filter(None, parts)) or error.detail), param
+    parts, fields = [], []
+    for item in details:
+        key, message = str(item.get("key", "")), str(item.get("message", ""))
+        unknown = _UNKNOWN_FIELD.search(message)
+        missing = _MISSING_FIELD.search(message)
+        if unknown or missing:
+            key = (unknown or missing)[1]  # pyright: ignore[reportOptionalSubscript]
+            message = "there is no such field" if unknown else "is required"
+        elif key == "data":
+            key, message = "", "the body is missing" if message == "'data'" else message
+        parts.append(f"{key}: {message[:1].lower()}{message[1:]}" if key else message)
+        fields += [key] if key else []
+    return ("; ".join(filter(None, parts)) or error.detail), (fields[0] if fields else None)
+
+
+def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
+    """How a route documents its errors in OpenAPI; 400 is added to those given."""
+    return {
+        status: ResponseSpec(ErrorBody, generate_examples=False, description=HTTPStatus(status).phrase)
+        for status in sorted({400, *statuses})
+    }
 
 
 # ---- Litestar ---------------------------------------------------------------------------------------------------

@@ -89,9 +89,7 @@ def sqlalchemy_url(settings: Settings) -> str:
             return f"{'sqlite' if scheme == 'sqlite' else 'postgresql'}+{driver}://{url.removeprefix(f'{scheme}://')}"
     if url.startswith(("sqlite+aiosqlite://", "postgresql+asyncpg://")):
         return url
-    raise SettingsError(
-        f"database_url has the scheme {url.split(':', 1)[0]!r}: use sqlite:///path or postgresql://user:password@host/name"
-    )
+    raise SettingsError(f"database_url has the scheme {url.split(':', 1)[0]!r}: use sqlite:///path or postgresql://user:password@host/name")
 
 
 def engine_config(settings: Settings) -> EngineConfig:
@@ -166,8 +164,8 @@ def _field_docs(struct: type) -> dict[str, str]:
     docs: dict[str, str] = {}
     for field, after in zip(body.body, body.body[1:] + [ast.Pass()], strict=True):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            is_doc = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            docs[field.target.id] = " ".join(str(after.value.value).split()) if is_doc else ""  # pyright: ignore
+            doc = after.value if isinstance(after, ast.Expr) else None
+            docs[field.target.id] = " ".join(str(doc.value).split()) if isinstance(doc, ast.Constant) else ""
     return docs
 
 
@@ -277,6 +275,8 @@ def _check_secrets(settings: Settings) -> None:
                 f"{name}=(hidden, {len(value)} characters) must be 16 or more printable ASCII characters without spaces: "
                 f"set {ENV_PREFIX}{name.upper()} to a longer random value, or leave it out to have one made"
             )
+    if settings.bootstrap_api_key and settings.bootstrap_api_key == settings.bootstrap_admin_token:
+        raise SettingsError("bootstrap_api_key and bootstrap_admin_token are the same: no key may do both, give them different values")
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ SQLite runs in WAL mode with foreign keys on; a writing transaction begins IMMED
 other instead of failing in the middle. A database that does not answer raises `Unavailable`, never anything else.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -59,18 +59,16 @@ class Database:
         await self.engine.dispose()
 
 
-class _lost_as_unavailable:  # noqa: N801  reads as the statement it is
+@contextmanager
+def _lost_as_unavailable() -> Iterator[None]:
     """Turns "the database does not answer" into `Unavailable`; the cause goes to the log, not to clients."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        lost = isinstance(error, OperationalError | InterfaceError | OSError | TimeoutError)
-        if lost or (isinstance(error, DBAPIError) and error.connection_invalidated):
-            log.warning("database_unavailable", error=str(error).partition("\n")[0])
-            raise Unavailable(
-                "the database does not answer; nothing was changed", reason="database_unavailable", retry_after_s=RETRY_AFTER_S
-            ) from error
+    try:
+        yield
+    except (DBAPIError, OSError, TimeoutError) as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, OperationalError | InterfaceError) and not error.connection_invalidated:
+            raise
+        log.warning("database_unavailable", error=str(error).partition("\n")[0])
+        raise Unavailable("the database does not answer", reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
 
 
 def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:

@@ -74,9 +74,10 @@ class Directory:
         try:
             if await self._source.version() != self._snapshot.version:
                 await self.refresh()
-        except Unavailable as error:
+        except Exception as error:  # following must outlive whatever the database does
             if not self.degraded:
-                log.error("database_lost", message=error.message, snapshot_version=self._snapshot.version)
+                expected = isinstance(error, Unavailable)
+                log.error("database_lost", error=str(error), snapshot_version=self._snapshot.version, exc_info=not expected)
             self.degraded = True
         else:
             if self.degraded:

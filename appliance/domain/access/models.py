@@ -35,4 +35,4 @@ class ApiKey(Base):
     version: Mapped[int] = mapped_column(Integer, default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
 
-    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012  SQLAlchemy reads it as it stands
+    __mapper_args__ = {"version_id_col": version}

@@ -28,4 +28,4 @@ class Tenant(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now, onupdate=utc_now)
 
-    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012  SQLAlchemy reads it as it stands
+    __mapper_args__ = {"version_id_col": version}

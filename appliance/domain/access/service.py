@@ -1,0 +1,93 @@
+"""Reading and writing API keys. The raw key leaves `create_key` once and is nowhere else."""
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.db.base import utc_now
+from appliance.domain.access.keys import digest_key, last4, new_key, visible_prefix
+from appliance.domain.access.models import ApiKey
+from appliance.domain.access.principal import Scope
+from appliance.errors import Invalid, NotFound
+
+MAX_NAME_CHARS = 200
+LANES = ("fast", "slow", "batch")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """What an operator chooses of a key, checked by `check_key_spec`."""
+
+    name: str
+    scopes: tuple[Scope, ...] = (Scope.INFERENCE,)
+    models: tuple[str, ...] = ()
+    lanes: tuple[str, ...] = ()
+    expires_at: datetime | None = None
+
+
+def check_key_spec(
+    name: str, scopes: Iterable[str], models: Iterable[str], lanes: Iterable[str], expires_at: datetime | None, now: datetime
+) -> KeySpec:
+    """A key's specification from outside. Raises `Invalid`, naming the field and what is allowed."""
+    if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
+        raise Invalid(f"name must be 1 to {MAX_NAME_CHARS} printable characters", param="name")
+    known = [scope.value for scope in Scope]
+    for scope in scopes:
+        if scope not in known:
+            raise Invalid(f"there is no scope {scope[:64]!r}; the scopes are {', '.join(known)}", param="scopes")
+    for lane in lanes:
+        if lane not in LANES:
+            raise Invalid(f"there is no lane {lane[:64]!r}; the lanes are {', '.join(LANES)}", param="lanes")
+    if any(not model or len(model) > MAX_NAME_CHARS for model in models):
+        raise Invalid(f"models must be names of 1 to {MAX_NAME_CHARS} characters", param="models")
+    chosen = tuple(Scope(scope) for scope in dict.fromkeys(scopes))
+    if not chosen:
+        raise Invalid(f"a key without scopes can do nothing; choose from {', '.join(known)}", param="scopes")
+    if expires_at is not None and expires_at.tzinfo is None:
+        raise Invalid("expires_at needs a time zone, for example 2030-01-31T12:00:00Z", param="expires_at")
+    if expires_at is not None and expires_at <= now:
+        raise Invalid(f"expires_at is {expires_at.isoformat()}, which has passed", param="expires_at")
+    return KeySpec(name.strip(), chosen, tuple(dict.fromkeys(models)), tuple(dict.fromkeys(lanes)), expires_at)
+
+
+async def create_key(
+    session: AsyncSession, tenant_row_id: int, spec: KeySpec, pepper: bytes, raw_key: str | None = None
+) -> tuple[ApiKey, str]:
+    """Store a new key and return it with its raw text (`raw_key`, or one made here)."""
+    raw_key = raw_key or new_key()
+    row = ApiKey(
+        id=f"key_{secrets.token_hex(8)}",
+        tenant_id=tenant_row_id,
+        name=spec.name,
+        prefix=visible_prefix(raw_key),
+        last4=last4(raw_key),
+        digest=digest_key(raw_key, pepper),
+        scopes=[scope.value for scope in spec.scopes],
+        models=list(spec.models),
+        lanes=list(spec.lanes),
+        expires_at=spec.expires_at,
+    )
+    session.add(row)
+    await session.flush()
+    return row, raw_key
+
+
+async def list_keys(session: AsyncSession, tenant_row_id: int) -> list[ApiKey]:
+    """A tenant's keys, revoked ones too, oldest first."""
+    of_tenant = select(ApiKey).where(ApiKey.tenant_id == tenant_row_id).order_by(ApiKey.created_at, ApiKey.id)
+    return list((await session.scalars(of_tenant)).all())
+
+
+async def revoke_key(session: AsyncSession, tenant_row_id: int, key_id: str) -> ApiKey:
+    """Disable a key for ever; again is no error. Raises `NotFound`, also for another tenant's key."""
+    row = await session.get(ApiKey, key_id)
+    if row is None or row.tenant_id != tenant_row_id:
+        raise NotFound(f"this tenant has no key {key_id[:64]!r}", code="key_not_found")
+    if row.disabled_at is None:
+        row.disabled_at = utc_now()
+        await session.flush()
+    return row

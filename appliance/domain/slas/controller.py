@@ -1,0 +1,42 @@
+"""`GET /api/v1/tiers`."""
+
+import msgspec
+from litestar import Controller, get
+
+from appliance.db.database import Database
+from appliance.domain.slas.decisions import Sla
+from appliance.domain.slas.models import SlaTier
+from appliance.domain.slas.service import list_tiers, sla_of
+from appliance.problems import problem_responses
+
+
+class TierView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier as the API shows it."""
+
+    name: str
+    version: int
+    sla: Sla
+
+
+class TierList(msgspec.Struct, frozen=True):
+    tiers: list[TierView]
+
+
+def tier_view(row: SlaTier) -> TierView:
+    return TierView(name=row.name, version=row.version, sla=sla_of(row))
+
+
+class TierController(Controller):
+    """SLA tiers."""
+
+    path = "/tiers"
+    tags = ["SLA tiers"]
+
+    @get(
+        summary="List tiers",
+        description="Every SLA tier with all its fields; null means no limit or no target.",
+        responses=problem_responses(401, 403, 503),
+    )
+    async def list(self, database: Database) -> TierList:
+        async with database.read() as session:
+            return TierList([tier_view(row) for row in await list_tiers(session)])

@@ -1,0 +1,171 @@
+"""What an SLA is, and how a tier's SLA and a tenant's overrides become the one `TenantPolicy`. Pure."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from appliance.errors import Invalid
+from engine.wire import TenantPolicy
+
+Lane = Literal["fast", "slow", "batch"]
+Task = Literal["extract", "chat", "reason", "other"]
+MAX_COUNT = 2**53
+"""JSON readers keep integers exact up to here."""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Sla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a tier. A tenant's overrides are some of these; one that is a table replaces the whole table.
+
+    null is "no limit" or "no target"; tokens count prompt plus output.
+    """
+
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    """Share of the engine against other tenants."""
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    """Higher goes first where two tenants tie."""
+    lanes: tuple[Lane, ...] = ("fast", "slow", "batch")
+    """Lanes the tenant may use."""
+    default_lane: Literal["auto", "fast", "slow", "batch"] = "auto"
+    """`auto`: streamed short prompts go to fast, the rest to slow."""
+    ttft_ms: Milliseconds | dict[Lane, Milliseconds] | None = None
+    """Target of the time to the first token: a number for all lanes, or one by lane."""
+    tpot_ms: Milliseconds | dict[Lane, Milliseconds] | None = None
+    """Target of the time per output token, likewise."""
+    objective: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.99
+    """Share of requests that must meet the targets."""
+    committed_tpm: Positive | None = None
+    """The contract: tokens a minute that are always admitted."""
+    tpm: Positive | None = None
+    """Ceiling: tokens a minute."""
+    rpm: Positive | None = None
+    """Ceiling: inference requests a minute."""
+    max_concurrency: Positive | None = None
+    """Ceiling: requests in flight."""
+    max_queued: Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)] | None = None
+    """Ceiling: requests waiting."""
+    queue_ttl_ms: Positive | None = None
+    """Longest wait in the queue."""
+    max_context: Positive | None = None
+    """Longest prompt plus output."""
+    output_caps: Positive | dict[Task, Positive] | None = None
+    """Most output tokens: a number for all tasks, or one by task."""
+    kv_reserve: Ratio = 0.0
+    """Share of the KV pool kept for the tenant."""
+    kv_cap: Ratio = 1.0
+    """Most of the KV pool it may hold."""
+    tokens_per_day: Positive | None = None
+    """Budget a day (UTC)."""
+    tokens_per_month: Positive | None = None
+    """Budget a month (UTC)."""
+    shadow_mode: bool = False
+    """Count what would be refused, refuse nothing."""
+
+
+SLA_FIELDS = tuple(field.name for field in msgspec.structs.fields(Sla))
+UNLIMITED: dict[str, Any] = {"max_concurrency": None, "max_queued": None}
+"""Overrides that lift all ceilings of tier `standard`; tenant `default`, which owns the first key, has them."""
+
+SEED_TIERS: dict[str, Sla] = {
+    "interactive": Sla(
+        weight=4.0,
+        priority=10,
+        ttft_ms={"fast": 500.0, "slow": 3_000.0, "batch": 60_000.0},
+        tpot_ms={"fast": 50.0, "slow": 100.0},
+        max_concurrency=64,
+        max_queued=128,
+        queue_ttl_ms=10_000,
+        kv_reserve=0.05,
+    ),
+    "standard": Sla(
+        weight=1.0,
+        ttft_ms={"fast": 2_000.0, "slow": 10_000.0, "batch": 120_000.0},
+        tpot_ms={"fast": 100.0, "slow": 200.0},
+        objective=0.95,
+        max_concurrency=64,
+        max_queued=256,
+        queue_ttl_ms=60_000,
+    ),
+    "batch": Sla(
+        weight=0.5,
+        priority=-10,
+        lanes=("batch",),
+        default_lane="batch",
+        objective=0.9,
+        max_concurrency=256,
+        max_queued=4_096,
+        queue_ttl_ms=3_600_000,
+        kv_cap=0.8,
+    ),
+}
+
+
+def sla_with(base: Sla, overrides: Mapping[str, Any], *, param: str = "overrides") -> Sla:
+    """A tier's SLA with some fields replaced. Raises `Invalid`: unknown field, wrong type or bound."""
+    unknown = [name for name in overrides if name not in SLA_FIELDS]
+    if unknown:
+        raise Invalid(f"{param}.{unknown[0][:64]} is no field of an SLA; the fields are {', '.join(SLA_FIELDS)}", param=param)
+    try:
+        return msgspec.convert({**msgspec.to_builtins(base), **overrides}, Sla)
+    except msgspec.ValidationError as error:
+        reason, _, where = str(error).partition(" - at `$")
+        raise Invalid(f"{param}{where.rstrip('`')}: {reason[:1].lower()}{reason[1:]}", param=param) from error
+
+
+def check_sla(sla: Sla, param: str = "overrides") -> None:
+    """Raises `Invalid` where fields contradict each other."""
+    if not sla.lanes:
+        raise Invalid(f"{param}.lanes is empty: allow at least one of fast, slow, batch", param=param)
+    if sla.default_lane != "auto" and sla.default_lane not in sla.lanes:
+        raise Invalid(f"{param}.default_lane is {sla.default_lane!r}, which lanes ({', '.join(sla.lanes)}) does not allow", param=param)
+    if sla.kv_reserve > sla.kv_cap:
+        raise Invalid(f"{param}.kv_reserve is {sla.kv_reserve}, above kv_cap ({sla.kv_cap})", param=param)
+    if sla.tpm is not None and sla.committed_tpm is not None and sla.committed_tpm > sla.tpm:
+        raise Invalid(f"{param}.committed_tpm is {sla.committed_tpm}, above the ceiling tpm ({sla.tpm})", param=param)
+
+
+def policy_of(tenant_id: str, trust_group: str, tier: str, sla: Sla, version: int) -> TenantPolicy:
+    """An effective SLA as the scheduler and the admission read it: seconds, tables by lane and task."""
+    return TenantPolicy(
+        tenant_id=tenant_id,
+        tier=tier,
+        trust_group=trust_group,
+        weight=sla.weight,
+        priority=sla.priority,
+        lanes=sla.lanes,
+        default_lane=sla.default_lane,
+        ttft_s=_seconds_by_lane(sla.ttft_ms, sla.lanes),
+        tpot_s=_seconds_by_lane(sla.tpot_ms, sla.lanes),
+        objective=sla.objective,
+        committed_tpm=sla.committed_tpm,
+        tpm=sla.tpm,
+        rpm=sla.rpm,
+        max_concurrency=sla.max_concurrency,
+        max_queued=sla.max_queued,
+        queue_ttl_s=None if sla.queue_ttl_ms is None else sla.queue_ttl_ms / 1000,
+        max_context_tokens=sla.max_context,
+        output_caps_tokens=_caps_by_task(sla.output_caps),
+        kv_reserve_ratio=sla.kv_reserve,
+        kv_cap_ratio=sla.kv_cap,
+        tokens_per_day=sla.tokens_per_day,
+        tokens_per_month=sla.tokens_per_month,
+        shadow_mode=sla.shadow_mode,
+        version=version,
+    )
+
+
+def _seconds_by_lane(target: float | Mapping[Lane, float] | None, lanes: tuple[Lane, ...]) -> dict[str, float]:
+    if target is None:
+        return {}
+    by_lane = target if isinstance(target, Mapping) else dict.fromkeys(lanes, target)
+    return {lane: ms / 1000 for lane, ms in by_lane.items()}
+
+
+def _caps_by_task(caps: int | Mapping[Task, int] | None) -> dict[str, int]:
+    if caps is None:
+        return {}
+    tasks: tuple[Task, ...] = ("extract", "chat", "reason", "other")
+    return {**caps} if isinstance(caps, Mapping) else {**dict.fromkeys(tasks, caps)}

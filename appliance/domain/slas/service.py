@@ -1,0 +1,42 @@
+"""Reading and writing tiers."""
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.domain.slas.decisions import SEED_TIERS, SLA_FIELDS, Sla
+from appliance.domain.slas.models import SlaTier
+from appliance.errors import Invalid
+
+
+def sla_of(row: SlaTier) -> Sla:
+    """A row's SLA."""
+    return msgspec.convert({name: getattr(row, name) for name in SLA_FIELDS}, Sla)
+
+
+async def list_tiers(session: AsyncSession) -> list[SlaTier]:
+    """All tiers, by name."""
+    return list((await session.scalars(select(SlaTier).order_by(SlaTier.name))).all())
+
+
+async def find_tier(session: AsyncSession, name: str) -> SlaTier:
+    """A tier by its name. Raises `Invalid`, listing the tiers there are."""
+    tiers = await list_tiers(session)
+    for tier in tiers:
+        if tier.name == name:
+            return tier
+    known = ", ".join(tier.name for tier in tiers)
+    raise Invalid(f"there is no tier {name[:64]!r}; the tiers are {known}", code="unknown_tier", param="tier")
+
+
+def add_seed_tiers(session: AsyncSession) -> dict[str, SlaTier]:
+    """The tiers an empty database begins with, added and by name."""
+    rows = {name: SlaTier(name=name, **_columns(sla)) for name, sla in SEED_TIERS.items()}
+    session.add_all(rows.values())
+    return rows
+
+
+def _columns(sla: Sla) -> dict[str, Any]:
+    return msgspec.to_builtins(sla)

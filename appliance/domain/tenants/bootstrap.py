@@ -1,0 +1,170 @@
+"""Opening the control plane: schema, secrets, what a first start puts into the database, the first snapshot."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.db.base import Base
+from appliance.db.database import Database
+from appliance.db.revision import SchemaState, migrate, read_schema, refuse_unless_current
+from appliance.db.state import bump_version, read_text, write_text
+from appliance.domain.access.directory import Directory
+from appliance.domain.access.keys import ADMIN_TOKEN_PREFIX, digest_key, last4, new_key, visible_prefix
+from appliance.domain.access.models import ApiKey
+from appliance.domain.access.secret_files import read_or_make_secret, read_secret
+from appliance.domain.access.service import KeySpec, create_key
+from appliance.domain.models import MODELS
+from appliance.domain.slas.decisions import UNLIMITED
+from appliance.domain.slas.service import add_seed_tiers
+from appliance.domain.tenants.models import Tenant
+from appliance.domain.tenants.service import DatabaseSource, find_tenant
+from appliance.settings import Settings, SettingsError, data_path, sqlalchemy_url
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_TENANT = "default"
+API_KEY_FILE = "bootstrap-key"
+ADMIN_TOKEN_FILE = "bootstrap-admin-token"
+PEPPER_FILE = "key-pepper"
+SEEDED = "seeded"
+PEPPER_CHECK = "pepper_check"
+BOOTSTRAP_KEY_ID = "bootstrap_key_id"
+
+assert all(model.metadata is Base.metadata for model in MODELS)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A database with our schema and seeds, and the pepper its keys are digested with. The CLI works on this."""
+
+    database: Database
+    pepper: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the server runs on. `close()` at shutdown, after the task of `directory.follow()` is cancelled."""
+
+    store: Store
+    directory: Directory
+    api_key: str | None
+    """The bootstrap key as text, for the first request shown at start; None where it was revoked or is unknown here."""
+    api_key_path: Path | None
+    """File the bootstrap key is stored in; None where the settings gave it."""
+    admin_token_path: Path | None
+    """File the admin token is stored in; None where the settings gave it."""
+
+    async def close(self) -> None:
+        await self.store.database.close()
+
+
+async def open_store(settings: Settings) -> Store:
+    """Open the database; an empty one is migrated and seeded.
+
+    Raises:
+        SchemaError: the database is behind, newer or half-migrated.
+        SettingsError: the data directory can not be written, or the pepper is not the one of the stored keys.
+        Unavailable: the database does not answer.
+    """
+    folder = data_path(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        pepper = (settings.key_pepper or read_or_make_secret(folder / PEPPER_FILE, lambda: new_key(""))).encode()
+    except OSError as error:
+        message = f"data_dir={settings.data_dir!r} can not be written ({error.strerror}): name another folder with FAIRLANE_DATA_DIR"
+        raise SettingsError(message) from error
+    url = sqlalchemy_url(settings)
+    database = Database(url)
+    try:
+        schema = await read_schema(database, Base.metadata)
+        if schema.state is SchemaState.EMPTY:
+            await migrate(url)
+        else:
+            refuse_unless_current(schema)
+        async with database.write() as session:
+            await _seed(session)
+            await _check_pepper(session, pepper)
+    except BaseException:
+        await database.close()
+        raise
+    return Store(database, pepper)
+
+
+async def open_control(settings: Settings) -> Control:
+    """`open_store`, then the bootstrap key and admin token, then the first snapshot. Raises the same."""
+    store = await open_store(settings)
+    try:
+        folder = data_path(settings)
+        async with store.database.write() as session:
+            api_key = await _bootstrap_key(session, settings.bootstrap_api_key, folder / API_KEY_FILE, store.pepper)
+        if settings.bootstrap_api_key:
+            _forget(folder / API_KEY_FILE)
+        token_path = None if settings.bootstrap_admin_token else folder / ADMIN_TOKEN_FILE
+        token = settings.bootstrap_admin_token or read_or_make_secret(folder / ADMIN_TOKEN_FILE, lambda: new_key(ADMIN_TOKEN_PREFIX))
+        source = DatabaseSource(store.database, store.pepper, digest_key(token, store.pepper))
+        directory = Directory(source, await source.load())
+    except BaseException:
+        await store.database.close()
+        raise
+    key_path = None if settings.bootstrap_api_key or not api_key else folder / API_KEY_FILE
+    return Control(store, directory, api_key, key_path, token_path)
+
+
+def _forget(path: Path) -> None:
+    """Remove the file of a key that the settings replaced: it is refused now."""
+    path.unlink(missing_ok=True)
+
+
+async def _seed(session: AsyncSession) -> None:
+    """Tiers and tenant `default`, once in the life of a database: what an operator removes stays removed."""
+    if await read_text(session, SEEDED) is not None:
+        return
+    await bump_version(session)
+    if await read_text(session, SEEDED) is not None:  # another process was first while we waited for the lock
+        return
+    tiers = add_seed_tiers(session)
+    await session.flush()
+    session.add(Tenant(slug=DEFAULT_TENANT, name="Default", tier_id=tiers["standard"].id, overrides=dict(UNLIMITED)))
+    await write_text(session, SEEDED, "1")
+
+
+async def _check_pepper(session: AsyncSession, pepper: bytes) -> None:
+    """Remember the first pepper's fingerprint; with another one every stored key would silently be wrong."""
+    fingerprint = digest_key("pepper-check", pepper).hex()
+    stored = await read_text(session, PEPPER_CHECK)
+    if stored is None:
+        await write_text(session, PEPPER_CHECK, fingerprint)
+    elif stored != fingerprint:
+        raise SettingsError(
+            f"key_pepper=(hidden) is not the one that the keys in this database were made with: restore {PEPPER_FILE} in the data "
+            "directory, or set FAIRLANE_KEY_PEPPER to the value the other processes on this database use"
+        )
+
+
+async def _bootstrap_key(session: AsyncSession, wanted: str, path: Path, pepper: bytes) -> str | None:
+    """Make the bootstrap key at the first start; later, let a changed setting replace it. Its text, where it is valid."""
+    key_id = await read_text(session, BOOTSTRAP_KEY_ID)
+    if key_id is None:
+        await bump_version(session)
+        key_id = await read_text(session, BOOTSTRAP_KEY_ID)
+    row = await session.get(ApiKey, key_id) if key_id else None
+    if key_id is None:
+        tenant = (await find_tenant(session, DEFAULT_TENANT)).tenant
+        raw = wanted or read_or_make_secret(path, new_key)
+        row, raw = await create_key(session, tenant.id, KeySpec("bootstrap"), pepper, raw)
+        await write_text(session, BOOTSTRAP_KEY_ID, row.id)
+        return raw
+    raw = wanted or read_secret(path)
+    if row is None or row.disabled_at is not None or raw is None:
+        return None
+    digest = digest_key(raw, pepper)
+    if row.digest == digest:
+        return raw
+    if not wanted:
+        return None
+    row.digest, row.prefix, row.last4 = digest, visible_prefix(raw), last4(raw)
+    await bump_version(session)
+    log.info("bootstrap_key_replaced", key_id=row.id, reason="FAIRLANE_BOOTSTRAP_API_KEY differs from the stored key")
+    return raw
