@@ -1,0 +1,80 @@
+"""How the GPU kernels cut their work: pure functions of shapes, so a table can hold them and a test can compare.
+
+Sizes come from registers and spills of deviceless compiles (docs/gpu.md), not yet from a clock.
+"""
+
+from dataclasses import dataclass
+
+from engine.kernels.attention import AttentionShape
+
+MIN_DOT_ROWS = 16
+"""The tensor cores' smallest tile, and Triton's."""
+
+TARGET_PROGRAMS = 528
+"""Programs that fill a card: four for each of an H200's 132 cores. Splits are cut to reach about as many."""
+
+MAX_SPLITS = 32
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeTiling:
+    """One program: `rows` query rows (tokens x heads of a KV head's group) against `block_tokens` at a time of a split."""
+
+    rows: int
+    padded_head_dim: int
+    block_tokens: int
+    splits: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillTiling:
+    """One program: `query_tokens` tokens of one chunk x the heads of one group (padded to `rows`)."""
+
+    query_tokens: int
+    rows: int
+    padded_head_dim: int
+    block_tokens: int
+    num_warps: int
+    num_stages: int
+
+
+def decode_tiling(shape: AttentionShape, batch: int, table_pages: int, query_tokens: int = 1) -> DecodeTiling:
+    """Splits: enough for one sequence to fill the card alone, as far as its longest context allows four blocks each.
+
+    How many of them a sequence uses is decided at run time; unused ones end at once.
+    """
+    rows = max(MIN_DOT_ROWS, next_power_of_two(query_tokens * shape.num_heads // shape.num_kv_heads))
+    padded = next_power_of_two(shape.head_dim)
+    block = 64 if rows <= 64 else 32
+    wanted = next_power_of_two(-(-TARGET_PROGRAMS // shape.num_kv_heads))
+    longest = max(1, table_pages * shape.page_size // (4 * block))
+    return DecodeTiling(
+        rows=rows,
+        padded_head_dim=padded,
+        block_tokens=block,
+        splits=min(MAX_SPLITS, wanted, next_power_of_two(longest)),
+        num_warps=4 if rows * padded <= 64 * 128 else 8,
+        num_stages=3 if padded <= 128 else 2,
+    )
+
+
+def prefill_tiling(shape: AttentionShape) -> PrefillTiling:
+    """64 rows with 4 warps, more with 8. The tile holds whole groups: 64 rows of 1 head, 16 tokens of 4, 16 of 8."""
+    group = shape.num_heads // shape.num_kv_heads
+    padded = next_power_of_two(shape.head_dim)
+    query_tokens = max(16, 64 // next_power_of_two(group))
+    rows = next_power_of_two(query_tokens * group)
+    return PrefillTiling(
+        query_tokens=query_tokens,
+        rows=rows,
+        padded_head_dim=padded,
+        block_tokens=64 if padded <= 128 else 32,
+        num_warps=4 if rows <= 64 and padded <= 128 else 8,
+        num_stages=3 if padded <= 128 else 2,
+    )
