@@ -124,7 +124,7 @@ class SimulatedRunner:
             index = self._index(slot, first)
             _require(
                 self._cache[index : index + last - first] == slot.chain[first:last],
-                f"sequence {slot.sequence_id} reads page {slot.table[page_index]} at positions {first} to {last - 1}: it holds something else",
+                f"sequence {slot.sequence_id} reads page {slot.table[page_index]} as its positions {first} to {last - 1}: it holds others",
             )
 
     def _draw(self, row: DecodeRow | PrefillChunk, position: int) -> tuple[int, TokenLogprob | None]:
