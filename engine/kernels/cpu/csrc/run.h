@@ -1,0 +1,154 @@
+// Who does what: cuts a call into units of work and runs them on a team. Knows no instruction set.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "team.h"
+
+namespace fairlane {
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Query rows of one sequence: `first_row` of q and of the result.
+struct AttentionTask {
+  int64_t first_row, rows, visible;
+  const int32_t* table;
+};
+
+// Multi-query attention of all tasks. A long task is cut along its KV blocks so that the threads end together; the
+// parts are merged in block order by whoever ends last, which is the very arithmetic of an uncut task.
+class AttentionRun {
+ public:
+  AttentionRun(const Kernels& kernels, const AttentionShape& shape, const char* cache, const void* q, void* out,
+               const std::vector<AttentionTask>& tasks, int64_t threads)
+      : kernels_(kernels), shape_(shape), cache_(cache), q_(static_cast<const char*>(q)), out_(static_cast<char*>(out)), tasks_(tasks) {
+    int64_t total = 0;
+    for (const AttentionTask& task : tasks) total += Blocks(task).second * shape.num_kv_heads;
+    const int64_t longest = threads == 1 ? total : CeilDiv(total, 8 * threads);
+    int64_t floats = 0;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const auto [first, count] = Blocks(tasks[i]);
+      const bool cut = count > longest && count > 1;
+      for (int64_t head = 0; head < shape.num_kv_heads; ++head) {
+        const int64_t join = cut ? (int64_t)joins_.size() : -1;
+        if (cut) {
+          joins_.push_back({floats, count});
+          floats += count * tasks[i].rows * shape.state_floats();
+        }
+        for (int64_t part = 0; part < (cut ? count : 1); ++part)
+          units_.push_back({(int64_t)i, head, first + part, cut ? first + part + 1 : first + count, join});
+      }
+    }
+    std::stable_sort(units_.begin(), units_.end(), [&](const Unit& a, const Unit& b) { return Cost(a) > Cost(b); });
+    left_ = std::make_unique<std::atomic<int64_t>[]>(joins_.size());
+    for (size_t i = 0; i < joins_.size(); ++i) left_[i].store(joins_[i].parts, std::memory_order_relaxed);
+    states_.reset(new float[floats]);
+  }
+
+  int64_t units() const { return (int64_t)units_.size(); }
+
+  void Do(int64_t index) const {
+    const Unit& unit = units_[index];
+    const AttentionTask& task = tasks_[unit.task];
+    const int64_t head_offset = (task.first_row * shape_.num_heads + unit.head * shape_.group()) * shape_.head_dim * Bytes(shape_.type);
+    const QueryRows rows = {q_ + head_offset, cache_ + unit.head * shape_.head_bytes(), task.table, task.rows, task.visible};
+    if (unit.join < 0) {
+      std::unique_ptr<float[]> states(new float[task.rows * shape_.state_floats()]);
+      kernels_.attend(shape_, rows, unit.begin, unit.end, states.get());
+      kernels_.finish(shape_, states.get(), task.rows, out_ + head_offset);
+      return;
+    }
+    const Join& join = joins_[unit.join];
+    const int64_t first = Blocks(task).first, part_floats = task.rows * shape_.state_floats();
+    kernels_.attend(shape_, rows, unit.begin, unit.end, states_.get() + join.floats + (unit.begin - first) * part_floats);
+    if (left_[unit.join].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    for (int64_t r = 0; r < task.rows; ++r) {
+      float* whole = nullptr;
+      for (int64_t part = 0; part < join.parts; ++part) {
+        const TokenRange seen = SeenInBlock(shape_, task.visible + r, first + part);
+        float* state = states_.get() + join.floats + part * part_floats + r * shape_.state_floats();
+        if (seen.begin >= seen.end) continue;
+        if (whole) kernels_.merge(shape_, whole, state);
+        else whole = state;
+      }
+      kernels_.finish(shape_, whole, 1, out_ + head_offset + r * shape_.num_heads * shape_.head_dim * Bytes(shape_.type));
+    }
+  }
+
+ private:
+  struct Unit {
+    int64_t task, head, begin, end, join;
+  };
+  struct Join {
+    int64_t floats, parts;
+  };
+
+  // First KV block that a row of the task sees, and how many there are.
+  std::pair<int64_t, int64_t> Blocks(const AttentionTask& task) const {
+    const int64_t oldest = shape_.window > 0 ? std::max<int64_t>(0, task.visible - shape_.window) : 0;
+    const int64_t first = oldest / kKvBlock;
+    return {first, CeilDiv(task.visible + task.rows - 1, kKvBlock) - first};
+  }
+  int64_t Cost(const Unit& unit) const { return (unit.end - unit.begin) * tasks_[unit.task].rows; }
+
+  const Kernels& kernels_;
+  const AttentionShape& shape_;
+  const char* cache_;
+  const char* q_;
+  char* out_;
+  const std::vector<AttentionTask>& tasks_;
+  std::vector<Unit> units_;
+  std::vector<Join> joins_;
+  std::unique_ptr<std::atomic<int64_t>[]> left_;
+  std::unique_ptr<float[]> states_;
+};
+
+// Rows of activations, quantised where the weight wants it.
+class PreparedRows {
+ public:
+  PreparedRows(const Weight& weight, const uint16_t* x, int64_t rows) : weight_(weight), view_{x, nullptr, nullptr, nullptr} {
+    if (weight.kind == WeightKind::kBf16) return;
+    blocks_ = weight.kind == WeightKind::kInt8 ? 1 : weight.in / 32;
+    quantized_.reset(new int8_t[rows * weight.in]);
+    scale_.reset(new float[rows * blocks_]);
+    sum_.reset(new int32_t[rows * blocks_]);
+    view_ = {x, quantized_.get(), scale_.get(), sum_.get()};
+  }
+  bool needs_work() const { return quantized_ != nullptr; }
+  void Do(const Kernels& kernels, int64_t row) const {
+    kernels.quantize(weight_.kind, view_.bf16 + row * weight_.in, weight_.in, view_.quantized + row * weight_.in, view_.scale + row * blocks_,
+                     view_.sum + row * blocks_);
+  }
+  const Activations& view() const { return view_; }
+
+ private:
+  Weight weight_;
+  Activations view_;
+  int64_t blocks_ = 0;
+  std::unique_ptr<int8_t[]> quantized_;
+  std::unique_ptr<float[]> scale_;
+  std::unique_ptr<int32_t[]> sum_;
+};
+
+constexpr int64_t kUnitRows = 48;  // rows of one unit of a product: their activations stay in the second-level cache
+
+// Runs end(group, first_row, rows, f32 tile [rows, 64]) on every tile of x @ weight.T.
+template <typename End>
+void RunProduct(Team& team, const Kernels& kernels, const Weight& weight, const uint16_t* x, int64_t rows, const End& end) {
+  const PreparedRows prepared(weight, x, rows);
+  if (prepared.needs_work()) team.Run(rows, [&](int64_t row) { prepared.Do(kernels, row); });
+  const int64_t groups = weight.out / kOutGroup, chunks = CeilDiv(rows, kUnitRows);
+  team.Run(groups * chunks, [&](int64_t unit) {
+    const int64_t group = unit / chunks, first = unit % chunks * kUnitRows, count = std::min(kUnitRows, rows - first);
+    alignas(64) float tile[kUnitRows * kOutGroup];
+    kernels.multiply(weight, prepared.view(), group, first, first + count, tile);
+    end(group, first, count, tile);
+  });
+}
+
+}  // namespace fairlane

@@ -1,0 +1,274 @@
+// Sixteen lanes of floats or integers on whatever the instruction set has: one 512-bit, two 256-bit or four 128-bit
+// registers. GCC's and Clang's vector extensions do the arithmetic on every target (64-bit Arm included); only the
+// instructions that they cannot name (fused multiply-add, bf16 and byte dot products) are written per set.
+//
+// This file is compiled once per instruction set inside the namespace FL_ISA. The build passes -ffp-contract=off:
+// what is fused is said here, so that two unrollings of one formula round alike (batch invariance rests on it).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#define FL_AVX512 1
+#include <immintrin.h>
+#elif defined(__AVX2__) && defined(__FMA__)
+#define FL_AVX2 1
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace fairlane {
+namespace FL_ISA {
+
+constexpr int kLanes = 16;
+#if defined(FL_AVX512)
+constexpr int kBytes = 64;
+constexpr int kMaxAccumulators = 24;  // of the 32 registers; what a kernel may keep open
+#elif defined(FL_AVX2)
+constexpr int kBytes = 32;
+constexpr int kMaxAccumulators = 6;
+#else
+constexpr int kBytes = 16;
+constexpr int kMaxAccumulators = 4;
+#endif
+constexpr int kRegs = 64 / kBytes;
+
+typedef float vf __attribute__((vector_size(kBytes)));
+typedef int32_t vi __attribute__((vector_size(kBytes)));
+typedef uint32_t vu __attribute__((vector_size(kBytes)));
+typedef uint16_t vh __attribute__((vector_size(kBytes / 2)));
+
+#define FL_INLINE inline __attribute__((always_inline))
+#define FL_EACH for (int i = 0; i < kRegs; ++i)
+
+struct F16 {
+  vf r[kRegs];
+};
+struct I16 {
+  vi r[kRegs];
+};
+
+template <typename V, typename T>
+FL_INLINE V LoadRaw(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof(V));
+  return v;
+}
+
+FL_INLINE vf Splat(float x) { return vf{} + x; }
+FL_INLINE F16 Set(float x) { F16 f; FL_EACH f.r[i] = Splat(x); return f; }
+FL_INLINE F16 Zero() { return Set(0.0f); }
+FL_INLINE F16 Load(const float* p) { F16 f; FL_EACH f.r[i] = LoadRaw<vf>(p + i * kBytes / 4); return f; }
+FL_INLINE void Store(float* p, const F16& f) { FL_EACH std::memcpy(p + i * kBytes / 4, &f.r[i], kBytes); }
+FL_INLINE F16 operator+(const F16& a, const F16& b) { F16 f; FL_EACH f.r[i] = a.r[i] + b.r[i]; return f; }
+FL_INLINE F16 operator-(const F16& a, const F16& b) { F16 f; FL_EACH f.r[i] = a.r[i] - b.r[i]; return f; }
+FL_INLINE F16 operator*(const F16& a, const F16& b) { F16 f; FL_EACH f.r[i] = a.r[i] * b.r[i]; return f; }
+FL_INLINE F16 operator/(const F16& a, const F16& b) { F16 f; FL_EACH f.r[i] = a.r[i] / b.r[i]; return f; }
+FL_INLINE F16 Max(const F16& a, const F16& b) { F16 f; FL_EACH f.r[i] = a.r[i] > b.r[i] ? a.r[i] : b.r[i]; return f; }
+
+FL_INLINE vf Fma(vf a, vf b, vf c) {
+#if defined(FL_AVX512)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(FL_AVX2)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+FL_INLINE F16 Fma(const F16& a, const F16& b, const F16& c) { F16 f; FL_EACH f.r[i] = Fma(a.r[i], b.r[i], c.r[i]); return f; }
+
+// Lanes are added as a fixed tree, so a sum never depends on the instruction set's shuffles.
+FL_INLINE float Sum(const F16& f) {
+  float x[kLanes];
+  Store(x, f);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) x[i] += x[i + width];
+  return x[0];
+}
+FL_INLINE float Highest(const F16& f) {
+  float x[kLanes];
+  Store(x, f);
+  float highest = x[0];
+  for (int i = 1; i < kLanes; ++i) highest = x[i] > highest ? x[i] : highest;
+  return highest;
+}
+
+// e^x: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes' expf), 2 ulp. Below -87.3 the answer is 0, above 88.3 it
+// stays at 2^127; NaN stays NaN.
+FL_INLINE vf Exp(vf x) {
+  const vf high = Splat(88.3f), low = Splat(-87.3f);
+  vf y = x > high ? high : x;
+  y = y < low ? low : y;
+  const vf shifted = Fma(y, Splat(1.44269504f), Splat(12582912.0f));
+  const vf n = shifted - Splat(12582912.0f);
+  vf r = Fma(n, Splat(-0.693359375f), y);
+  r = Fma(n, Splat(2.12194440e-4f), r);
+  vf p = Splat(1.9875691500e-4f);
+  p = Fma(p, r, Splat(1.3981999507e-3f));
+  p = Fma(p, r, Splat(8.3334519073e-3f));
+  p = Fma(p, r, Splat(4.1665795894e-2f));
+  p = Fma(p, r, Splat(1.6666665459e-1f));
+  p = Fma(p, r, Splat(5.0000001201e-1f));
+  p = Fma(p, r * r, r + Splat(1.0f));
+  const vi exponent = ((vi)shifted - 0x4B400000 + 127) << 23;
+  const vf result = p * (vf)exponent;
+  return x < low ? vf{} : result;
+}
+FL_INLINE F16 Exp(const F16& x) { F16 f; FL_EACH f.r[i] = Exp(x.r[i]); return f; }
+
+FL_INLINE float ScalarExp(float x) {
+  const vf v = Exp(Splat(x));
+  return v[0];
+}
+
+// bf16 is the upper half of an f32.
+FL_INLINE F16 LoadBf16(const uint16_t* p) {
+  F16 f;
+#if defined(FL_AVX512)
+  f.r[0] = (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+#elif defined(FL_AVX2)
+  FL_EACH f.r[i] = (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(p + 8 * i))), 16);
+#else
+  FL_EACH f.r[i] = (vf)(__builtin_convertvector(LoadRaw<vh>(p + i * kBytes / 4), vu) << 16);
+#endif
+  return f;
+}
+
+// Rounds to nearest even; NaN becomes a quiet NaN.
+FL_INLINE void StoreBf16(uint16_t* p, const F16& f) {
+  FL_EACH {
+    const vu bits = (vu)f.r[i];
+    const vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const vu nan = (bits >> 16) | 0x40u;
+    const vu out = f.r[i] != f.r[i] ? nan : rounded;
+#if defined(FL_AVX512)
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)out));
+#else
+    const vh half = __builtin_convertvector(out, vh);
+    std::memcpy(p + i * kBytes / 4, &half, sizeof half);
+#endif
+  }
+}
+
+FL_INLINE float Bf16ToFloat(uint16_t x) {
+  const uint32_t bits = (uint32_t)x << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+
+// IEEE half to f32 by integer shifts and one exact product (scales of weights: finite).
+FL_INLINE F16 LoadHalf(const uint16_t* p) {
+  F16 f;
+#if defined(FL_AVX512)
+  f.r[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#else
+  FL_EACH {
+    const vu h = __builtin_convertvector(LoadRaw<vh>(p + i * kBytes / 4), vu);
+    const vf magnitude = (vf)((h & 0x7fffu) << 13) * Splat(5.192296858534828e33f);  // 2^112
+    f.r[i] = (vf)((vu)magnitude | ((h & 0x8000u) << 16));
+  }
+#endif
+  return f;
+}
+
+FL_INLINE F16 ToFloat(const I16& x) { F16 f; FL_EACH f.r[i] = __builtin_convertvector(x.r[i], vf); return f; }
+FL_INLINE I16 SetInt(int32_t x) { I16 v; FL_EACH v.r[i] = vi{} + x; return v; }
+
+// Pairs: 16 lanes of two neighbouring bf16 weights (64 bytes), dotted with one broadcast pair of activations.
+#if defined(FL_AVX512)
+struct PairW { __m512i bits; };
+struct PairX { __m512i bits; };
+FL_INLINE PairW LoadPairW(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
+FL_INLINE PairX SplatPair(uint32_t pair) { return {_mm512_set1_epi32((int)pair)}; }
+FL_INLINE F16 DotPair(const F16& acc, const PairW& w, const PairX& x) {
+  F16 f;
+  f.r[0] = _mm512_dpbf16_ps(acc.r[0], (__m512bh)w.bits, (__m512bh)x.bits);
+  return f;
+}
+#else
+struct PairW { vf low[kRegs], high[kRegs]; };
+struct PairX { vf low, high; };
+FL_INLINE PairW LoadPairW(const uint16_t* p) {
+  PairW w;
+  FL_EACH {
+    const vu bits = LoadRaw<vu>(p + i * kBytes / 2);
+    w.low[i] = (vf)(bits << 16);
+    w.high[i] = (vf)(bits & 0xffff0000u);
+  }
+  return w;
+}
+FL_INLINE PairX SplatPair(uint32_t pair) { return {Splat(Bf16ToFloat((uint16_t)pair)), Splat(Bf16ToFloat((uint16_t)(pair >> 16)))}; }
+FL_INLINE F16 DotPair(const F16& acc, const PairW& w, const PairX& x) {
+  F16 f;
+  FL_EACH f.r[i] = Fma(w.high[i], x.high, Fma(w.low[i], x.low, acc.r[i]));
+  return f;
+}
+#endif
+
+// Quads: 16 lanes of four unsigned bytes (64 bytes), dotted with four broadcast signed bytes. Exact in every set.
+#if defined(FL_AVX512)
+struct QuadW { __m512i bits; };
+struct QuadX { __m512i bits; };
+FL_INLINE QuadX SplatQuad(uint32_t quad) { return {_mm512_set1_epi32((int)quad)}; }
+FL_INLINE I16 DotQuad(const I16& acc, const QuadW& w, const QuadX& x) {
+  I16 v;
+  v.r[0] = (vi)_mm512_dpbusd_epi32((__m512i)acc.r[0], w.bits, x.bits);
+  return v;
+}
+FL_INLINE QuadW LoadQuadW(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+FL_INLINE void LoadNibbles(const uint8_t* p, QuadW* low, QuadW* high) {
+  const __m512i bits = _mm512_loadu_si512(p), mask = _mm512_set1_epi8(15);
+  low->bits = _mm512_and_si512(bits, mask);
+  high->bits = _mm512_and_si512(_mm512_srli_epi16(bits, 4), mask);
+}
+#else
+struct QuadW { vu bits[kRegs]; };
+FL_INLINE QuadW LoadQuadW(const uint8_t* p) { QuadW w; FL_EACH w.bits[i] = LoadRaw<vu>(p + i * kBytes); return w; }
+FL_INLINE void LoadNibbles(const uint8_t* p, QuadW* low, QuadW* high) {
+  FL_EACH {
+    const vu bits = LoadRaw<vu>(p + i * kBytes);
+    low->bits[i] = bits & 0x0f0f0f0fu;
+    high->bits[i] = (bits >> 4) & 0x0f0f0f0fu;
+  }
+}
+#if defined(FL_AVX2)
+struct QuadX { __m256i even, odd; };  // bytes 0 and 2, 1 and 3, widened to 16 bits
+FL_INLINE QuadX SplatQuad(uint32_t quad) {
+  const __m256i x = _mm256_set1_epi32((int)quad);
+  return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
+}
+FL_INLINE I16 DotQuad(const I16& acc, const QuadW& w, const QuadX& x) {
+  I16 v;
+  FL_EACH {
+    const __m256i bits = (__m256i)w.bits[i];
+    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(bits, _mm256_set1_epi16(255)), x.even);
+    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(bits, 8), x.odd);
+    v.r[i] = acc.r[i] + (vi)_mm256_add_epi32(even, odd);
+  }
+  return v;
+}
+#else
+struct QuadX { int32_t x[4]; };
+FL_INLINE QuadX SplatQuad(uint32_t quad) {
+  return {{(int8_t)quad, (int8_t)(quad >> 8), (int8_t)(quad >> 16), (int8_t)(quad >> 24)}};
+}
+FL_INLINE I16 DotQuad(const I16& acc, const QuadW& w, const QuadX& x) {
+  I16 v;
+  FL_EACH {
+    const vu bits = w.bits[i];
+    v.r[i] = acc.r[i] + (vi)(bits & 255u) * x.x[0] + (vi)((bits >> 8) & 255u) * x.x[1] + (vi)((bits >> 16) & 255u) * x.x[2] +
+             (vi)(bits >> 24) * x.x[3];
+  }
+  return v;
+}
+#endif
+#endif
+
+}  // namespace FL_ISA
+}  // namespace fairlane
