@@ -1,0 +1,104 @@
+"""The device's memory between steps: KV pages of every layer, and what each slot's sequence needs for sampling."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float32, Int32
+
+from engine.errors import ConfigError
+from engine.execution.batch import Limits
+from engine.execution.sampler import RowState
+from engine.kernels.attention import AttentionBackend, AttentionShape, LayerCache
+from engine.model.config import ModelConfig
+from engine.scheduling.plan import Admitted
+from engine.wire import MAX_LOGIT_BIAS, MAX_STOP_IDS
+
+MAX_ARRAY_ELEMENTS = 2**31 - 1
+"""XLA indexes with 32 bits; beyond, some backends compute wrong addresses in silence."""
+
+
+class SlotState(NamedTuple):
+    """R + 1 rows; the last is scratch. Unused ids are the vocabulary's size: a scatter drops them."""
+
+    history: Int32[Array, "R1 L"]
+    """Tokens by position: a decode row's input is the step before's sample, and penalties count here."""
+    bias_ids: Int32[Array, "R1 E"]
+    bias_values: Float32[Array, "R1 E"]
+    forbidden_ids: Int32[Array, "R1 F"]
+
+
+class DeviceState(NamedTuple):
+    """Donated to every step and returned by it."""
+
+    slots: SlotState
+    caches: tuple[LayerCache, ...]
+
+
+def attention_shape(config: ModelConfig, page_size: int) -> AttentionShape:
+    return AttentionShape(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        page_size=page_size,
+        scale=config.head_dim**-0.5,
+        sliding_window=config.sliding_window,
+    )
+
+
+def page_bytes(config: ModelConfig, page_size: int, kv_dtype: str) -> int:
+    """Bytes that one page takes over all layers, K and V."""
+    return 2 * config.num_layers * page_size * config.num_kv_heads * config.head_dim * jnp.dtype(kv_dtype).itemsize
+
+
+def allocate(config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_dtype: str) -> DeviceState:
+    """Everything zeroed, the whole pool at once.
+
+    Raises:
+        ConfigError: one layer's pages exceed what 32-bit indices reach.
+    """
+    elements = limits.num_pages * limits.page_size * config.num_kv_heads * config.head_dim
+    if elements > MAX_ARRAY_ELEMENTS:
+        most = MAX_ARRAY_ELEMENTS // (limits.page_size * config.num_kv_heads * config.head_dim)
+        raise ConfigError(f"num_gpu_blocks_override gives {limits.num_pages} pages, and one array holds at most {most}: give fewer")
+    shape = attention_shape(config, limits.page_size)
+    rows = limits.max_num_seqs + 1
+    slots = SlotState(
+        jnp.zeros((rows, limits.max_model_len), jnp.int32),
+        jnp.full((rows, MAX_LOGIT_BIAS), config.vocab_size, jnp.int32),
+        jnp.zeros((rows, MAX_LOGIT_BIAS), jnp.float32),
+        jnp.full((rows, MAX_STOP_IDS + len(config.eos_token_ids)), config.vocab_size, jnp.int32),
+    )
+    caches = tuple(backend.allocate(shape, limits.num_pages, kv_dtype) for _ in range(config.num_layers))
+    return DeviceState(slots, caches)
+
+
+def read_rows(state: SlotState, slots: Int32[Array, " N"]) -> RowState:
+    """The rows of some slots, for the sampler."""
+    return RowState(*(array[slots] for array in state))
+
+
+def needs_admission(admitted: Admitted) -> bool:
+    """Whether the sampler will read the slot's state on the device; most requests never do."""
+    chosen = admitted.sampling
+    penalised = chosen.repetition_penalty != 1.0 or chosen.presence_penalty != 0.0 or chosen.frequency_penalty != 0.0
+    return penalised or bool(chosen.logit_bias) or chosen.min_tokens > 0
+
+
+def admission_rows(admitted: Admitted, state_shapes: SlotState, config: ModelConfig) -> SlotState:
+    """One slot's row of every array, on the host."""
+    chosen = admitted.sampling
+    history, bias_ids, bias_values, forbidden = (np.zeros(array.shape[1], array.dtype) for array in state_shapes)
+    history[: len(admitted.tokens)] = admitted.tokens
+    bias_ids[:], forbidden[:] = config.vocab_size, config.vocab_size
+    bias_ids[: len(chosen.logit_bias)] = list(chosen.logit_bias)
+    bias_values[: len(chosen.logit_bias)] = list(chosen.logit_bias.values())
+    stops = (*config.eos_token_ids, *chosen.stop_token_ids)
+    forbidden[: len(stops)] = stops
+    return SlotState(history, bias_ids, bias_values, forbidden)
+
+
+def admit(state: SlotState, slot: jax.Array, rows: SlotState) -> SlotState:
+    """Write one slot's rows; the state is donated."""
+    return SlotState(*(array.at[slot].set(row) for array, row in zip(state, rows, strict=True)))

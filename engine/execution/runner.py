@@ -1,0 +1,117 @@
+"""`plan.Runner` on a JAX device: packs a plan, calls one compiled program, unpacks what it drew."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from engine.execution.batch import Limits, SlotArrays, StepShape, pack, step_shape
+from engine.execution.kv_pool import DeviceState, SlotState, admission_rows, needs_admission
+from engine.model.config import ModelConfig
+from engine.model.params import Params
+from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, Bucket, PrefillChunk, StepPlan, StepResult, Ticket
+from engine.wire import Sampling, TokenLogprob, TopLogprob
+
+SCORING_BUCKET = Bucket(0, QUERY_BLOCK_TOKENS)
+"""Chunks whose prompt is scored run alone, at most this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Compiled and callable; a call with anything but the compiled shapes is an error, never a compile."""
+
+    steps: Mapping[StepShape, Callable[[Params, DeviceState, jax.Array], tuple[DeviceState, jax.Array]]]
+    admit: Callable[[SlotState, np.ndarray, SlotState], SlotState]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dispatched:
+    """A ticket: results on their way, and how to read them."""
+
+    plan: StepPlan
+    shape: StepShape
+    packed: jax.Array
+    row_of_decode: np.ndarray
+    samplings: tuple[Sampling, ...]
+    """Of the plan's rows, in its order: the slots may have new owners when the results are read."""
+    scored_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Who holds a slot, as far as results are concerned."""
+
+    sampling: Sampling
+    prompt: Sequence[int] = field(default=())
+    """Kept only where the prompt is to be scored."""
+
+
+class DeviceRunner:
+    """Owns the device's state. Not thread-safe; made by `engine.execution.warmup`."""
+
+    def __init__(self, config: ModelConfig, limits: Limits, params: Params, state: DeviceState, programs: Programs) -> None:
+        self._config = config
+        self._limits = limits
+        self._params = params
+        self._state = state
+        self._programs = programs
+        self._slots = SlotArrays(limits)
+        self._owners: dict[int, _Owner] = {}
+
+    def dispatch(self, plan: StepPlan) -> Ticket:
+        """Start a step; returns before the device is done."""
+        for admitted in plan.admitted:
+            self._admit(admitted)
+        scoring = next((chunk for chunk in plan.prefills if chunk.wants_prompt_logprobs), None)
+        assert scoring is None or len(plan.prefills) == 1 and not plan.decodes, "a scored chunk is alone in its step"
+        bucket = plan.bucket if scoring is None else SCORING_BUCKET
+        shape = step_shape(bucket, self._limits, scores_prompt=scoring is not None)
+        following = () if scoring is None else self._following(scoring)
+        packed = pack(shape, plan, self._slots, following)
+        self._state, results = self._programs.steps[shape](self._params, self._state, packed.buffer)
+        results.copy_to_host_async()
+        samplings = tuple(self._owners[row.slot].sampling for row in (*plan.decodes, *plan.prefills))
+        return _Dispatched(plan, shape, results, packed.row_of_decode, samplings, following)
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        """Wait for a step's results. One host-device sync."""
+        assert isinstance(ticket, _Dispatched)
+        plan = ticket.plan
+        packed = np.asarray(ticket.packed)
+        chunk_rows = ticket.shape.bucket.decode_rows + np.arange(len(plan.prefills))
+        rows = packed[np.concatenate([ticket.row_of_decode, chunk_rows])]
+        samples = (*(True for _ in plan.decodes), *(chunk.samples for chunk in plan.prefills))
+        tokens = tuple(token if drawn else -1 for token, drawn in zip(rows[:, 0].tolist(), samples, strict=True))
+        logprobs = tuple(
+            read_logprob(row, sampling.logprobs) if drawn and sampling.logprobs >= 0 else None
+            for row, drawn, sampling in zip(rows, samples, ticket.samplings, strict=True)
+        )
+        if not ticket.shape.scores_prompt:
+            return StepResult(tokens, logprobs)
+        scored = packed[ticket.shape.sample_rows :][: len(ticket.scored_tokens)]
+        wanted = ticket.samplings[0].prompt_logprobs
+        return StepResult(tokens, logprobs, (tuple(read_logprob(row, wanted) for row in scored),))
+
+    def _admit(self, admitted: Admitted) -> None:
+        prompt = admitted.tokens[: admitted.prompt_tokens] if admitted.sampling.prompt_logprobs >= 0 else ()
+        self._owners[admitted.slot] = _Owner(admitted.sampling, prompt)
+        self._slots.admit(admitted)
+        if needs_admission(admitted):
+            rows = admission_rows(admitted, self._state.slots, self._config)
+            slots = self._programs.admit(self._state.slots, np.int32(admitted.slot), rows)
+            self._state = self._state._replace(slots=slots)
+
+    def _following(self, chunk: PrefillChunk) -> tuple[int, ...]:
+        """Prompt tokens that follow the chunk's positions; one fewer than its tokens at the prompt's end."""
+        first = chunk.start + 1
+        return tuple(self._owners[chunk.slot].prompt[first : first + len(chunk.tokens)])
+
+
+def read_logprob(row: np.ndarray, num_top: int) -> TokenLogprob:
+    """One packed row: token, logprob, top logprobs, top ids."""
+    floats = row[1:].view(np.float32)
+    most = (row.size - 2) // 2
+    count = min(num_top, most)
+    ids, values = row[2 + most : 2 + most + count].tolist(), floats[1 : 1 + count].tolist()
+    return TokenLogprob(float(floats[0]), tuple(map(TopLogprob, ids, values)))

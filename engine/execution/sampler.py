@@ -1,0 +1,250 @@
+"""Draws tokens on the device. Every parameter is an array with a neutral value; `lax.cond` skips what no row uses.
+
+There is no sort over the vocabulary (124 ms at 32 rows of SmolLM2 on two CPU cores). Filters become one threshold a row, found
+among the `CANDIDATES` largest logits, else among `MORE_CANDIDATES`, else by bisection; then one number decides by the
+inverse of the cumulative distribution. What a row gets depends on its own logits and parameters only: which of the
+three ways found its threshold is chosen row by row, so the same seed gives the same text whatever else is in the batch.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32, UInt32
+
+from engine.wire import MAX_LOGPROBS
+
+CANDIDATES = 64
+MORE_CANDIDATES = 1024
+CUMSUM_BLOCK = 256
+HISTORY_BLOCK_TOKENS = 256
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy, as in vLLM."""
+LOWEST = -3.0e38
+"""Logit of a forbidden token: finite, so that differences stay numbers."""
+
+
+class SamplingRows(NamedTuple):
+    """Parameters of N rows; a row in the middle of its prompt is drawn too, and ignored."""
+
+    temperature: Float32[Array, " N"]  # 0: greedy
+    top_p: Float32[Array, " N"]  # 1: off
+    min_p: Float32[Array, " N"]  # 0: off
+    top_k: Int32[Array, " N"]  # 0: off
+    repetition: Float32[Array, " N"]  # 1: off
+    presence: Float32[Array, " N"]  # 0: off
+    frequency: Float32[Array, " N"]  # 0: off
+    seed: UInt32[Array, " N"]
+    position: Int32[Array, " N"]  # of the token to draw: the random counter, and the number of tokens in the history
+    prompt_tokens: Int32[Array, " N"]  # the history's tokens from here on are output
+    biased: Bool[Array, " N"]  # its bias ids count
+    held: Bool[Array, " N"]  # below min_tokens: its forbidden ids count
+    wants_logprobs: Bool[Array, " N"]
+
+
+class RowState(NamedTuple):
+    """What rows need of their slots' state on the device. Ids beyond the vocabulary are unused entries."""
+
+    history: Int32[Array, "N L"]
+    bias_ids: Int32[Array, "N E"]
+    bias_values: Float32[Array, "N E"]
+    forbidden_ids: Int32[Array, "N F"]
+
+
+class Drawn(NamedTuple):
+    """Tokens, and their log-probabilities in the model's own distribution, before any parameter acts."""
+
+    token: Int32[Array, " N"]
+    logprob: Float32[Array, " N"]
+    top_ids: Int32[Array, "N 20"]
+    top_logprobs: Float32[Array, "N 20"]
+
+
+def sample(logits: Float32[Array, "N V"], rows: SamplingRows, read_state: Callable[[], RowState]) -> Drawn:
+    """One token a row. `read_state` gathers the slots' state; it is called only inside branches that need it."""
+    adjusted = _adjust(logits, rows, read_state)
+    greedy = rows.temperature < GREEDY_BELOW
+    best = jnp.argmax(adjusted, axis=-1).astype(jnp.int32)
+    drawn = lax.cond(jnp.all(greedy), lambda: best, lambda: jnp.where(greedy, best, _draw(adjusted, rows)))
+    return score(logits, drawn, rows.wants_logprobs)
+
+
+def score(logits: Float32[Array, "N V"], tokens: Int32[Array, " N"], wanted: Bool[Array, " N"]) -> Drawn:
+    """Log-probabilities of given tokens and of the most likely ones; zeros unless some row wants them."""
+    num_top = min(MAX_LOGPROBS, logits.shape[1])
+
+    def compute() -> Drawn:
+        normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        top, ids = lax.top_k(logits, num_top)
+        own = jnp.take_along_axis(logits, tokens[:, None], axis=1)
+        return Drawn(tokens, (own - normaliser)[:, 0], ids.astype(jnp.int32), top - normaliser)
+
+    def skip() -> Drawn:
+        zeros = jnp.zeros((logits.shape[0], num_top), jnp.float32)
+        return Drawn(tokens, zeros[:, 0], zeros.astype(jnp.int32), zeros)
+
+    return lax.cond(jnp.any(wanted), compute, skip)
+
+
+# ---- penalties, bias, forbidden ids -----------------------------------------------------------------------------
+
+
+def _adjust(logits: jax.Array, rows: SamplingRows, read_state: Callable[[], RowState]) -> jax.Array:
+    """Logits after penalties, then bias, then with forbidden ids out of reach (the order of vLLM's processors)."""
+    penalised = (rows.repetition != 1.0) | (rows.presence != 0.0) | (rows.frequency != 0.0)
+    row_index = jnp.arange(logits.shape[0])[:, None]
+
+    def bias() -> jax.Array:
+        state = read_state()
+        values = jnp.where(rows.biased[:, None], state.bias_values, 0.0)
+        return logits_after_penalties.at[row_index, state.bias_ids].add(values, mode="drop")
+
+    def forbid() -> jax.Array:
+        state = read_state()
+        ids = jnp.where(rows.held[:, None], state.forbidden_ids, logits.shape[1])
+        return logits_after_bias.at[row_index, ids].set(LOWEST, mode="drop")
+
+    logits_after_penalties = lax.cond(
+        jnp.any(penalised), lambda: _penalise(logits, rows, penalised, read_state().history), lambda: logits
+    )
+    logits_after_bias = lax.cond(jnp.any(rows.biased), bias, lambda: logits_after_penalties)
+    return lax.cond(jnp.any(rows.held), forbid, lambda: logits_after_bias)
+
+
+def _penalise(logits: jax.Array, rows: SamplingRows, penalised: jax.Array, history: jax.Array) -> jax.Array:
+    """Repetition (prompt and output; Keskar et al., 2019), presence and frequency (output only) penalties."""
+    seen, counts = _count_tokens(logits.shape[1], rows, penalised, history)
+    repetition = jnp.where(seen, rows.repetition[:, None], 1.0)
+    logits = jnp.where(logits > 0, logits / repetition, logits * repetition)
+    return logits - rows.frequency[:, None] * counts - rows.presence[:, None] * (counts > 0)
+
+
+def _count_tokens(
+    vocab_size: int, rows: SamplingRows, penalised: jax.Array, history: jax.Array
+) -> tuple[Bool[Array, "N V"], Int32[Array, "N V"]]:
+    """Whether a token stands in the history, and how often in its output part; up to the longest penalised row."""
+    lengths = jnp.where(penalised, rows.position, 0)
+    block = min(HISTORY_BLOCK_TOKENS, history.shape[1])
+    history = jnp.pad(history, ((0, 0), (0, -history.shape[1] % block)))
+    row_index = jnp.arange(history.shape[0])[:, None]
+
+    def step(index: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        seen, counts = state
+        ids = lax.dynamic_slice_in_dim(history, index * block, block, axis=1)
+        positions = (index * block + jnp.arange(block))[None, :]
+        known = positions < lengths[:, None]
+        output = known & (positions >= rows.prompt_tokens[:, None])
+        seen = seen.at[row_index, jnp.where(known, ids, vocab_size)].set(True, mode="drop")
+        return seen, counts.at[row_index, jnp.where(output, ids, vocab_size)].add(1, mode="drop")
+
+    start = (jnp.zeros((history.shape[0], vocab_size), bool), jnp.zeros((history.shape[0], vocab_size), jnp.int32))
+    return lax.fori_loop(0, -(-jnp.max(lengths) // block), step, start)
+
+
+# ---- filters and the draw ---------------------------------------------------------------------------------------
+
+
+def _draw(logits: jax.Array, rows: SamplingRows) -> Int32[Array, " N"]:
+    """Temperature, then top-k and min-p, then top-p over what those keep, then one token."""
+    temperature = jnp.maximum(rows.temperature, GREEDY_BELOW)[:, None]
+    scaled = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
+    filtered = (rows.top_k > 0) | (rows.top_p < 1.0) | (rows.min_p > 0.0)
+    threshold = lax.cond(
+        jnp.any(filtered),
+        lambda: jnp.where(filtered, _thresholds(scaled, rows), -jnp.inf),
+        lambda: jnp.full(logits.shape[:1], -jnp.inf),
+    )
+    weights = jnp.where(scaled >= threshold[:, None], jnp.exp(scaled), 0.0)
+    return _invert_cumulative(weights, _uniform(rows.seed, rows.position))
+
+
+def _uniform(seed: jax.Array, position: jax.Array) -> Float32[Array, " N"]:
+    """One number in [0, 1) from (seed, position), counter-based (Salmon et al., 2011)."""
+
+    def one(seed: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.random.uniform(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), position))
+
+    return jax.vmap(one)(seed, position)
+
+
+def _invert_cumulative(weights: Float32[Array, "N V"], uniform: Float32[Array, " N"]) -> Int32[Array, " N"]:
+    """First index whose cumulative weight exceeds uniform * total, in two levels: blocks, then inside one block."""
+    num_rows, vocab_size = weights.shape
+    blocks = jnp.pad(weights, ((0, 0), (0, -vocab_size % CUMSUM_BLOCK))).reshape(num_rows, -1, CUMSUM_BLOCK)
+    block_ends = jnp.cumsum(blocks.sum(axis=-1), axis=-1)
+    target = uniform[:, None] * block_ends[:, -1:]
+    block = _first_beyond(block_ends, target, jnp.diff(block_ends, axis=-1, prepend=0.0) > 0)
+    before = jnp.where(block > 0, jnp.take_along_axis(block_ends, jnp.maximum(block - 1, 0), axis=1), 0.0)
+    inside = jnp.take_along_axis(blocks, block[:, :, None], axis=1)[:, 0]
+    index = _first_beyond(jnp.cumsum(inside, axis=-1), target - before, inside > 0)
+    return (block * CUMSUM_BLOCK + index)[:, 0].astype(jnp.int32)
+
+
+def _first_beyond(ends: jax.Array, target: jax.Array, possible: jax.Array) -> Int32[Array, "N 1"]:
+    """First index with ends > target; where rounding leaves none, the last possible one."""
+    beyond = (ends > target) & possible
+    last = ends.shape[1] - 1 - jnp.argmax(possible[:, ::-1], axis=1)
+    return jnp.where(beyond.any(axis=1), jnp.argmax(beyond, axis=1), last)[:, None]
+
+
+def _thresholds(scaled: Float32[Array, "N V"], rows: SamplingRows) -> Float32[Array, " N"]:
+    """Smallest scaled logit that each row keeps. Ties with it are kept. `scaled` has its maximum at 0."""
+    vocab_size = scaled.shape[1]
+    top_k = jnp.where(rows.top_k > 0, jnp.minimum(rows.top_k, vocab_size), vocab_size)
+    floor = jnp.where(rows.min_p > 0, jnp.log(jnp.maximum(rows.min_p, 1e-38)), -jnp.inf)
+    few, few_suffice = _among_candidates(scaled, CANDIDATES, top_k, floor, rows.top_p)
+
+    def look_further() -> jax.Array:
+        more, more_suffice = _among_candidates(scaled, MORE_CANDIDATES, top_k, floor, rows.top_p)
+        found = jnp.where(few_suffice, few, more)
+        sufficient = few_suffice | more_suffice
+        return lax.cond(
+            jnp.all(sufficient), lambda: found, lambda: jnp.where(sufficient, found, _by_bisection(scaled, top_k, floor, rows.top_p))
+        )
+
+    return lax.cond(jnp.all(few_suffice), lambda: few, look_further)
+
+
+def _among_candidates(
+    scaled: jax.Array, num_candidates: int, top_k: jax.Array, floor: jax.Array, top_p: jax.Array
+) -> tuple[Float32[Array, " N"], Bool[Array, " N"]]:
+    """Thresholds found among the largest logits, and whether those sufficed to find them."""
+    num_candidates = min(num_candidates, scaled.shape[1])
+    largest = lax.top_k(scaled, num_candidates)[0]
+    kth = jnp.take_along_axis(largest, jnp.minimum(top_k, num_candidates)[:, None] - 1, axis=1)[:, 0]
+    cut_by_k = top_k <= num_candidates
+    floor = jnp.maximum(floor, jnp.where(cut_by_k, kth, -jnp.inf))
+    kept = jnp.where(largest >= floor[:, None], jnp.exp(largest), 0.0)
+    mass = jnp.where(scaled >= floor[:, None], jnp.exp(scaled), 0.0).sum(axis=-1)
+    enough = jnp.cumsum(kept, axis=-1) >= (top_p * mass)[:, None]
+    nucleus = jnp.take_along_axis(largest, jnp.argmax(enough, axis=1)[:, None], axis=1)[:, 0]
+    no_top_p = top_p >= 1.0
+    threshold = jnp.where(no_top_p, floor, jnp.maximum(floor, nucleus))
+    k_is_known = cut_by_k | (top_k >= scaled.shape[1]) | (floor > largest[:, -1])
+    return threshold, k_is_known & (no_top_p | enough.any(axis=1))
+
+
+def _by_bisection(scaled: jax.Array, top_k: jax.Array, floor: jax.Array, top_p: jax.Array) -> Float32[Array, " N"]:
+    """The same thresholds from the whole vocabulary: bisection over the 32-bit patterns of the (non-positive) floats."""
+    magnitudes = lax.bitcast_convert_type(-jnp.minimum(scaled, -0.0), jnp.int32) & 0x7FFFFFFF  # grows as the logit falls
+
+    def smallest_with(enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Smallest magnitude m for which keeping all magnitudes <= m is enough, as a threshold."""
+
+        def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = bounds
+            middle = low + (high - low) // 2
+            ok = enough(magnitudes <= middle[:, None])
+            return jnp.where(ok, low, middle + 1), jnp.where(ok, middle, high)
+
+        start = (jnp.zeros_like(top_k), jnp.full_like(top_k, 0x7F800000))
+        return -lax.bitcast_convert_type(lax.fori_loop(0, 32, halve, start)[1], jnp.float32)
+
+    kth = smallest_with(lambda keep: keep.sum(axis=-1) >= top_k)
+    floor = jnp.maximum(floor, kth)
+    weights = jnp.where(scaled >= floor[:, None], jnp.exp(scaled), 0.0)
+    target = top_p * weights.sum(axis=-1)
+    nucleus = smallest_with(lambda keep: jnp.where(keep, weights, 0.0).sum(axis=-1) >= target)
+    return jnp.where(top_p >= 1.0, floor, jnp.maximum(floor, nucleus))

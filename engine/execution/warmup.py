@@ -1,0 +1,153 @@
+"""From weights to a runner that never compiles again: allocate the pool, compile every shape, call each once."""
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.monitoring
+import jaxlib
+import numpy as np
+
+from engine.execution.batch import Limits, StepShape, buffer_size, pack, step_shape, SlotArrays
+from engine.execution.kv_pool import DeviceState, SlotState, admit, allocate
+from engine.execution.runner import SCORING_BUCKET, DeviceRunner, Programs
+from engine.execution.step import run_step
+from engine.kernels.attention import AttentionBackend
+from engine.model.config import ModelConfig
+from engine.model.params import Params
+from engine.scheduling.plan import Bucket, StepPlan
+
+type OnProgress = Callable[[str, int, int, str], None]
+"""Phase (allocate, compile, warmup), done, total, detail."""
+
+COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+class CompileCounter:
+    """Counts XLA compiles of this process from `arm()` on. After ready there must be none."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._armed = False
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
+
+    def arm(self) -> None:
+        self._armed = True
+
+    def count(self) -> int:
+        return self._count
+
+    def _on_event(self, event: str, _duration_s: float, **_labels: str | int) -> None:
+        if self._armed and event == COMPILE_EVENT:
+            self._count += 1
+
+
+@dataclass(frozen=True, slots=True)
+class WarmedUp:
+    """A runner that is ready, and what it took. `seconds` by phase: allocate, compile, warmup."""
+
+    runner: DeviceRunner
+    compiles_after_ready: Callable[[], int]
+    seconds: dict[str, float]
+
+
+def use_compile_cache(folder: Path) -> None:
+    """Keep compiled programs in `folder`, apart by processor and versions: a program of another machine may crash here."""
+    facts = f"{platform.machine()} {_cpu_flags()} {jax.__version__} {jaxlib.__version__}"
+    own = folder / f"jax-{jax.__version__}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
+    own.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _cpu_flags() -> str:
+    """Instruction sets, as Linux tells them; elsewhere the processor's name has to do."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else [platform.processor()]
+    return next((line for line in lines if line.startswith(("flags", "Features"))), lines[0] if lines else "")
+
+
+def warm_up(
+    config: ModelConfig,
+    params: Params,
+    limits: Limits,
+    backend: AttentionBackend,
+    buckets: Sequence[Bucket],
+    kv_dtype: str,
+    on_progress: OnProgress,
+    *,
+    compile_threads: int = 2,
+) -> WarmedUp:
+    """Compile and call every bucket's program, the prompt-scoring one and the admission one.
+
+    Raises:
+        ConfigError: the pool does not fit one layer's index range.
+    """
+    counter = CompileCounter()
+    started_s = time.monotonic()
+    on_progress("allocate", 0, 1, f"{limits.num_pages} pages")
+    state = jax.block_until_ready(allocate(config, limits, backend, kv_dtype))
+    on_progress("allocate", 1, 1, "")
+    allocated_s = time.monotonic()
+    shapes = [*(step_shape(bucket, limits) for bucket in buckets), step_shape(SCORING_BUCKET, limits, scores_prompt=True)]
+    programs = _compile(config, params, limits, backend, shapes, state, on_progress, compile_threads)
+    compiled_s = time.monotonic()
+    state = _call_each(programs, params, limits, state, on_progress)
+    warmed_s = time.monotonic()
+    counter.arm()
+    seconds = {"allocate": allocated_s - started_s, "compile": compiled_s - allocated_s, "warmup": warmed_s - compiled_s}
+    return WarmedUp(DeviceRunner(config, limits, params, state, programs), counter.count, seconds)
+
+
+def _compile(
+    config: ModelConfig,
+    params: Params,
+    limits: Limits,
+    backend: AttentionBackend,
+    shapes: Sequence[StepShape],
+    state: DeviceState,
+    on_progress: OnProgress,
+    threads: int,
+) -> Programs:
+    """Tracing holds the interpreter's lock, so it happens here, one after another, while threads compile."""
+    done = 0
+
+    def finished(shape: StepShape) -> None:
+        nonlocal done
+        done += 1
+        on_progress("compile", done, len(shapes), str(shape))
+
+    with ThreadPoolExecutor(threads) as pool:
+        running = {}
+        for shape in shapes:
+            function = partial(run_step, config, limits, backend, shape)
+            buffer = jax.ShapeDtypeStruct((buffer_size(shape),), np.int32)
+            lowered = jax.jit(function, donate_argnums=1).lower(params, state, buffer)
+            running[shape] = pool.submit(lowered.compile)
+        rows = SlotState(*(jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in state.slots))
+        admission = jax.jit(admit, donate_argnums=0).lower(state.slots, jax.ShapeDtypeStruct((), np.int32), rows).compile()
+        steps = {}
+        for shape, future in running.items():
+            steps[shape] = future.result()
+            finished(shape)
+    return Programs(steps, admission)
+
+
+def _call_each(programs: Programs, params: Params, limits: Limits, state: DeviceState, on_progress: OnProgress) -> DeviceState:
+    """An empty plan touches nothing but the scratch slot; the first call of a program still costs more than later ones."""
+    slots = SlotArrays(limits)
+    rows = SlotState(*(np.zeros(array.shape[1:], array.dtype) for array in state.slots))
+    state = state._replace(slots=programs.admit(state.slots, np.int32(limits.max_num_seqs), rows))
+    for index, (shape, program) in enumerate(programs.steps.items()):
+        empty = StepPlan(0, shape.bucket, (), (), ())
+        state, results = program(params, state, pack(shape, empty, slots).buffer)
+        np.asarray(results)
+        on_progress("warmup", index + 1, len(programs.steps), str(shape))
+    return state
