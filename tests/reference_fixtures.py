@@ -67,7 +67,9 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _logit_case(prompt_ids: Sequence[int], rows: Sequence[dict[str, Any]]) -> LogitCase:
-    return LogitCase(tuple(prompt_ids), tuple(LogitRow(row["position"], np.array(row["token_ids"]), np.array(row["logits"])) for row in rows))
+    return LogitCase(
+        tuple(prompt_ids), tuple(LogitRow(row["position"], np.array(row["token_ids"]), np.array(row["logits"])) for row in rows)
+    )
 
 
 def smollm2_logits() -> list[LogitCase]:

@@ -4,6 +4,8 @@ transformers rebuilds every GGUF of a Llama with Llama 3's split pattern (up to 
 what this model was trained with, so it can not serve as one. Shares no code with the engine.
 """
 
+from itertools import pairwise
+
 import regex
 
 DIGIT = regex.compile(r"\p{N}")
@@ -41,7 +43,7 @@ class ReferenceBpe:
     def _merge(self, symbols: list[str]) -> list[str]:
         """Merge the pair of the lowest rank, everywhere it stands, until none is left."""
         while len(symbols) > 1:
-            pairs = list(zip(symbols, symbols[1:]))
+            pairs = list(pairwise(symbols))
             best = min(pairs, key=lambda pair: self.ranks.get(pair, len(self.ranks)))
             if best not in self.ranks:
                 break

@@ -24,9 +24,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.reference.bpe import ReferenceBpe  # noqa: E402
-from benchmarks.reference.texts import PROMPTS, TOKENIZER_TEXTS  # noqa: E402
-from tests.tiny_weights import FAMILIES, TINY_VOCAB_SIZE, tiny_config, write_tiny_weights  # noqa: E402
+from benchmarks.reference.bpe import ReferenceBpe
+from benchmarks.reference.texts import PROMPTS, TOKENIZER_TEXTS
+from tests.tiny_weights import FAMILIES, TINY_VOCAB_SIZE, tiny_config, write_tiny_weights
 
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPT_TOKENS = (1, 15, 16, 17, 300, 2000)
@@ -88,7 +88,7 @@ def smollm2(model: PreTrainedModel, bpe: ReferenceBpe) -> dict[str, Any]:
         output, lead = greedy(model, prompt_ids, GREEDY_TOKENS)
         generated.append({"prompt": prompt, "prompt_ids": prompt_ids, "output_ids": output, "narrowest_lead": round(lead, 5)})
     return {
-        "logits": [{"prompt_ids": prompt, "rows": selected_logits(rows, 97)} for prompt, rows in zip(prompts, logits)],
+        "logits": [{"prompt_ids": prompt, "rows": selected_logits(rows, 97)} for prompt, rows in zip(prompts, logits, strict=True)],
         "greedy": generated,
         "text": {"token_ids": text_tokens, "nll": rounded(nll), "argmax": logits[-1].argmax(-1).tolist()},
     }
@@ -118,7 +118,7 @@ def main() -> None:
     folder = Path(spec.submodule_search_locations[0])
     reader = gguf.GGUFReader(folder / GGUF_NAME)
     tokens, merges, kinds = (reader.fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "merges", "token_type"))
-    bpe = ReferenceBpe(tokens, merges, [token for token, kind in zip(tokens, kinds) if kind == CONTROL_TOKEN])
+    bpe = ReferenceBpe(tokens, merges, [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL_TOKEN])
     names = ("torch", "transformers", "gguf", "numpy", "regex")
     made_by = {"python": platform.python_version(), **{name: version(name) for name in names}}
 

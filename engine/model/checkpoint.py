@@ -5,7 +5,7 @@ look-up for dummy weights answers with seeded noise. Fused matrices (q, k, v; ga
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -72,12 +72,13 @@ def load_gguf_blocks(source: str | ModelSource) -> tuple[ModelConfig, dict[str, 
 
 
 def _tensors(source: ModelSource, load_format: str, seed: int) -> Mapping[str, Tensor]:
+    config = source.config  # first: a folder without one is no model, whatever else is missing
     if load_format == "dummy":
-        return {name: DummyTensor(name, shape, seed) for name, shape in tensor_shapes(source.config).items()}
+        return {name: DummyTensor(name, shape, seed) for name, shape in tensor_shapes(config).items()}
     if isinstance(source, GgufSource):
         return load_gguf_blocks(source)[1]
     tensors = read_folder(source.path)
-    _check_tensors(source.config, tensors, str(source.path))
+    _check_tensors(config, tensors, str(source.path))
     return tensors
 
 
@@ -87,10 +88,16 @@ def _check_tensors(config: ModelConfig, tensors: Mapping[str, Tensor], where: st
     missing = [name for name in expected if name not in tensors]
     if missing:
         shown = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
-        raise ModelError(f"{where}: {len(missing)} of {len(expected)} tensors are missing: {shown}; the download is not complete, or config.json is of another model")
+        raise ModelError(
+            f"{where}: {len(missing)} of {len(expected)} tensors are missing: {shown};"
+            " the download is not complete, or config.json is of another model"
+        )
     for name, shape in expected.items():
         if tensors[name].shape != shape:
-            raise ModelError(f"{where}: tensor {name} has shape {tensors[name].shape}, the configuration asks for {shape}; weights and configuration do not belong together")
+            raise ModelError(
+                f"{where}: tensor {name} has shape {tensors[name].shape}, the configuration asks for {shape};"
+                " weights and configuration do not belong together"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +152,7 @@ class _Loader:
     def _matrix(self, *names: str) -> jax.Array:
         return self._read(names, self.dtype)
 
-    def _read(self, names: "tuple[str, ...] | list[str]", dtype: np.dtype) -> jax.Array:
+    def _read(self, names: Sequence[str], dtype: np.dtype) -> jax.Array:
         """The named tensors one below the other, on the device."""
         tensors = [self.tensors[name] for name in names]
         num_rows = sum(tensor.shape[0] for tensor in tensors)

@@ -125,7 +125,10 @@ def _gguf_text(source: GgufSource) -> Text:
 def _folder_text(source: FolderSource) -> Text:
     path = source.path / TOKENIZER_NAME
     if not path.is_file():
-        raise ModelError(f"{path} is missing; download it, or make it from tokenizer.model with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)")
+        raise ModelError(
+            f"{path} is missing; download it, or make it from tokenizer.model with transformers:"
+            " AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
     settings_path = source.path / "tokenizer_config.json"
     settings = read_json(settings_path) if settings_path.is_file() else {}
     special = {key: token for key in _SPECIAL_KEYS if (token := _token_text(settings.get(key)))}
@@ -165,7 +168,8 @@ def _write_tokenizer(tokenizer: Tokenizer | Path, config: ModelConfig, target: P
     highest = max(loaded.get_vocab(with_added_tokens=True).values(), default=-1)
     if highest >= config.vocab_size:
         raise ModelError(
-            f"the tokenizer of {config.name} has token ids up to {highest}, the model's vocabulary ends at {config.vocab_size - 1}: they do not belong together"
+            f"the tokenizer of {config.name} has token ids up to {highest}, the model's vocabulary ends at {config.vocab_size - 1}:"
+            " they do not belong together"
         )
     scratch = target.with_name(target.name + ".new")
     if isinstance(tokenizer, Path):

@@ -102,7 +102,7 @@ def find_tensor(file: GgufFile, config: ModelConfig, name: str) -> GgufTensor | 
     of q and k for the architecture `llama` (not for qwen2 and qwen3). A row permutation undoes it, blocks untouched.
     """
     tensor = file.tensors.get(gguf_name(name))
-    if tensor is None or file.architecture != "llama" or "q_proj" not in name and "k_proj" not in name:
+    if tensor is None or file.architecture != "llama" or ("q_proj" not in name and "k_proj" not in name):
         return tensor
     num_heads = config.num_heads if "q_proj" in name else config.num_kv_heads
     order = np.arange(num_heads * config.head_dim).reshape(num_heads, config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)

@@ -43,7 +43,9 @@ class GgufTensor:
             return
         quant = getattr(gguf.quants, self.kind.name, None)
         if quant is None:
-            raise ModelError(f"tensor {self.name} is of GGUF type {self.kind.name}, which can not be dequantised here; use a Q4_0 to Q8_0 or K file")
+            raise ModelError(
+                f"tensor {self.name} is of GGUF type {self.kind.name}, which can not be dequantised here; use a Q4_0 to Q8_0 or K file"
+            )
         flat = out.reshape(-1)  # a view: `out` is contiguous
         blocks = self.rows.reshape(-1, block_bytes)
         step = DEQUANTISE_ELEMENTS // block_elements
@@ -79,9 +81,9 @@ class GgufFile:
 class _Cursor:
     """Reads the header from front to back."""
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, offset: int) -> None:
         self.data = data
-        self.offset = 0
+        self.offset = offset
 
     def scalar(self, kind: str) -> Any:
         value = np.frombuffer(self.data, kind, 1, self.offset)[0]
@@ -92,6 +94,8 @@ class _Cursor:
         (length,) = struct.unpack_from("<Q", self.data, self.offset)
         start = self.offset + 8
         self.offset = start + length
+        if self.offset > len(self.data):
+            raise ValueError("a string reaches beyond the end")
         return str(self.data[start : self.offset], "utf-8")
 
     def value(self, kind: int) -> Any:
@@ -117,20 +121,24 @@ def read_gguf(path: Path) -> GgufFile:
         if file.read(4) != b"GGUF":
             raise ModelError(f"{path} is not a GGUF file (its first bytes are not 'GGUF'); download it again")
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    cursor = _Cursor(data)
-    cursor.offset = 4
+    try:
+        return _parse(path, _Cursor(data, offset=4))
+    except (ValueError, KeyError, struct.error) as error:
+        raise ModelError(f"{path} is damaged or cut short ({len(data):,} bytes): {error}; download it again") from error
+
+
+def _parse(path: Path, cursor: _Cursor) -> GgufFile:
     version = cursor.scalar("<u4")
     if version not in _VERSIONS:
-        raise ModelError(f"{path} has GGUF version {version}; supported are {_VERSIONS}, little-endian; convert it with a current llama.cpp")
-    try:
-        num_tensors, num_fields = cursor.scalar("<u8"), cursor.scalar("<u8")
-        fields = {}
-        for _ in range(num_fields):
-            key = cursor.string()
-            fields[key] = cursor.value(cursor.scalar("<u4"))
-        return GgufFile(path, fields, _read_tensors(cursor, num_tensors, fields.get("general.alignment", 32)))
-    except (ValueError, KeyError, struct.error, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is damaged or cut short ({len(data):,} bytes): {error}; download it again") from error
+        raise ModelError(
+            f"{path} has GGUF version {version}; supported are {_VERSIONS}, little-endian; convert it with a current llama.cpp"
+        )
+    num_tensors, num_fields = cursor.scalar("<u8"), cursor.scalar("<u8")
+    fields = {}
+    for _ in range(num_fields):
+        key = cursor.string()
+        fields[key] = cursor.value(cursor.scalar("<u4"))
+    return GgufFile(path, fields, _read_tensors(cursor, num_tensors, fields.get("general.alignment", 32)))
 
 
 def _read_tensors(cursor: _Cursor, num_tensors: int, alignment: int) -> dict[str, GgufTensor]:

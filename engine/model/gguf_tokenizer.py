@@ -13,9 +13,7 @@ from engine.model.gguf_file import GgufFile
 
 _CONTROL, _USER_DEFINED = 3, 4
 
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """Split pattern of GPT-4's descendants; they differ in how many digits stay together."""
 
 
@@ -28,7 +26,9 @@ def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
 def _pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer | None:
     match name:
         case "smollm":
-            return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+            return pre_tokenizers.Sequence(
+                [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+            )
         case "gpt-2":
             return pre_tokenizers.ByteLevel(add_prefix_space=False)
         case "llama-bpe":

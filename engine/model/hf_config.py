@@ -41,7 +41,9 @@ def parse_config(content: Json, generation: Json, name: str) -> ModelConfig:
     if content.get("hidden_act", "silu") != "silu":
         raise ModelError(f"hidden_act '{content['hidden_act']}' is not supported; only silu is")
     if "quantization_config" in content:
-        raise ModelError("quantised safetensors (quantization_config in config.json) are not supported; use the original weights or a GGUF file")
+        raise ModelError(
+            "quantised safetensors (quantization_config in config.json) are not supported; use the original weights or a GGUF file"
+        )
     hidden_size, num_heads = _required(content, "hidden_size"), _required(content, "num_attention_heads")
     qwen2, llama = architecture == "qwen2", architecture == "llama"
     attention_bias = bool(content.get("attention_bias", False))

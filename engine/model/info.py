@@ -17,13 +17,16 @@ def describe_model(model: str, *, dtype: str = "bfloat16", quantization: str = "
     config = source.config
     weights, per_token = weight_bytes(source, dtype=dtype, quantization=quantization), kv_bytes_per_token(config, kv_dtype)
     stored = dtype if quantization == "none" else quantization
-    lines = [
+    shape = (
         f"{config.name}: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, "
         f"{config.num_heads} query and {config.num_kv_heads} KV heads of {config.head_dim}, "
-        f"vocabulary {config.vocab_size:,}, context {config.max_position:,}",
+        f"vocabulary {config.vocab_size:,}, context {config.max_position:,}"
+    )
+    factors = f"{config.num_layers} layers x {config.num_kv_heads} KV heads x {config.head_dim} head dim x {BYTES_OF[kv_dtype]} bytes"
+    lines = [
+        shape,
         f"weights       {gigabytes(weights)} ({stored})",
-        f"KV per token  {per_token:,} bytes = {per_token / 1e6:.3g} MB "
-        f"(2 x {config.num_layers} layers x {config.num_kv_heads} KV heads x {config.head_dim} head dim x {BYTES_OF[kv_dtype]} bytes)",
+        f"KV per token  {per_token:,} bytes = {per_token / 1e6:.3g} MB (2 x {factors})",
         "",
         f"sequences that fit with {USABLE_SHARE:.0%} of the card used:",
         *_fit_table(config, weights, per_token),

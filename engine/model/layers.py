@@ -46,17 +46,13 @@ def _llama3_frequencies(rope: RopeConfig, frequency: np.ndarray) -> np.ndarray:
     return scaled.astype(np.float32)
 
 
-def rope_tables(
-    rope: RopeConfig, head_dim: int, positions: Int[Array, " T"]
-) -> tuple[Float[Array, "T half"], Float[Array, "T half"]]:
+def rope_tables(rope: RopeConfig, head_dim: int, positions: Int[Array, " T"]) -> tuple[Float[Array, "T half"], Float[Array, "T half"]]:
     """Cosines and sines of every position, f32 [T, D / 2]: made once a step, used by every layer."""
     angles = positions.astype(jnp.float32)[:, None] * rope_frequencies(rope, head_dim)[None, :]
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(
-    x: Float[Array, "T heads D"], cos: Float[Array, "T half"], sin: Float[Array, "T half"]
-) -> Float[Array, "T heads D"]:
+def rotate(x: Float[Array, "T heads D"], cos: Float[Array, "T half"], sin: Float[Array, "T half"]) -> Float[Array, "T heads D"]:
     """Rotary position embedding (Su et al., 2021) in Hugging Face's layout: dimension i is paired with i + D / 2."""
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     cos, sin = cos[:, None, :], sin[:, None, :]

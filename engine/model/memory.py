@@ -42,7 +42,8 @@ def check_fit(*, model: str, weight_bytes: int, pool_bytes: int, free_bytes: int
     if weight_bytes > free_bytes:
         remedy = "the weights alone are too much: use --quantization int8, a smaller --dtype, a smaller model, or more memory"
     else:
-        remedy = f"give the KV pool at most {gigabytes(free_bytes - weight_bytes)} (--kv-cache-memory-bytes, --num-gpu-blocks-override), or lower --max-model-len"
+        left = gigabytes(free_bytes - weight_bytes)
+        remedy = f"give the KV pool at most {left} (--kv-cache-memory-bytes, --num-gpu-blocks-override), or lower --max-model-len"
     raise DoesNotFit(f"{model} does not fit: {numbers}; {remedy}")
 
 

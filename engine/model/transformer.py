@@ -65,7 +65,7 @@ def _project(
     heads, kv_heads = config.num_heads, config.num_kv_heads
     qkv = linear(x, layer.qkv, layer.qkv_bias).reshape(x.shape[0], heads + 2 * kv_heads, config.head_dim)
     q, k, v = jnp.split(qkv, [heads, heads + kv_heads], axis=1)
-    if config.qk_norm:
+    if layer.q_norm is not None and layer.k_norm is not None:
         q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
         k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
     return rotate(q, cos, sin), rotate(k, cos, sin), v
