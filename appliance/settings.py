@@ -23,8 +23,8 @@ from engine.wire import EngineConfig
 ENV_PREFIX = "FAIRLANE_"
 CONFIG_ENV = "FAIRLANE_CONFIG"
 """Path of the settings file, as `--config`."""
-TEST_ENV_PREFIX = "FAIRLANE_TEST_"
-"""Read by tests only, never by the appliance."""
+OTHERS_PREFIXES = ("FAIRLANE_TEST_", "FAIRLANE_CPU_")
+"""Variables of the tests and of the native kernels' build: no settings of the appliance."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -152,9 +152,9 @@ class Option:
             return "whole numbers with commas between"
         kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[self.plain_type]
         meta = get_args(self.type)[1] if get_origin(self.type) is Annotated else msgspec.Meta()
-        low = f"at least {meta.ge}" if meta.ge is not None else ""
-        high = f"at most {meta.le}" if meta.le is not None else ""
-        return " ".join(filter(None, (kind, " and ".join(filter(None, (low, high))))))
+        if meta.ge is None:
+            return kind
+        return f"{kind}, at least {meta.ge}" if meta.le is None else f"{kind} from {meta.ge} to {meta.le}"
 
 
 def _field_docs(struct: type) -> dict[str, str]:
@@ -241,10 +241,10 @@ def _convert(option: Option, value: object, source: str) -> Any:
         return msgspec.convert(raw, option.type, strict=False)
     except msgspec.ValidationError as error:
         shown = "(hidden)" if option.name in FILE_VARIANTS else repr(value)
-        remedy = f"set {option.env}" + (f" or {option.flag}" if option.flag else "") + f" to {option.bound()}"
+        remedy = " or ".join(filter(None, (option.flag, option.env)))
         if option.name == "port" and "://" in str(value):
             remedy += "; Kubernetes writes this variable for a Service named fairlane: set enableServiceLinks: false"
-        raise SettingsError(f"{option.key}={shown} (from {source}) is not {option.bound()}: {remedy}") from error
+        raise SettingsError(f"{option.key}={shown} (from {source}) must be {option.bound()}: change {remedy}") from error
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         f"{name} is set but no setting is called so{_nearest(name, known)}"
         for name in sorted(environ)
-        if name.startswith(ENV_PREFIX) and not name.startswith(TEST_ENV_PREFIX) and name not in known
+        if name.startswith(ENV_PREFIX) and not name.startswith(OTHERS_PREFIXES) and name not in known
     )
 
 

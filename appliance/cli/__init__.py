@@ -1,1 +1,1 @@
-""""""
+"""The `fairlane` command."""

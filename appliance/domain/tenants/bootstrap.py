@@ -1,5 +1,6 @@
 """Opening the control plane: schema, secrets, what a first start puts into the database, the first snapshot."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,19 @@ class Control:
         await self.store.database.close()
 
 
+def make_data_dir(settings: Settings) -> Path:
+    """The data directory, made where it is missing. Raises `SettingsError` when it can not be written."""
+    folder = data_path(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"data_dir={settings.data_dir!r} can not be made ({error.strerror}): name another folder with FAIRLANE_DATA_DIR"
+        raise SettingsError(message) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingsError(f"data_dir={settings.data_dir!r} can not be written: name another folder with FAIRLANE_DATA_DIR")
+    return folder
+
+
 async def open_store(settings: Settings) -> Store:
     """Open the database; an empty one is migrated and seeded.
 
@@ -68,13 +82,8 @@ async def open_store(settings: Settings) -> Store:
         SettingsError: the data directory can not be written, or the pepper is not the one of the stored keys.
         Unavailable: the database does not answer.
     """
-    folder = data_path(settings)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        pepper = (settings.key_pepper or read_or_make_secret(folder / PEPPER_FILE, lambda: new_key(""))).encode()
-    except OSError as error:
-        message = f"data_dir={settings.data_dir!r} can not be written ({error.strerror}): name another folder with FAIRLANE_DATA_DIR"
-        raise SettingsError(message) from error
+    folder = make_data_dir(settings)
+    pepper = (settings.key_pepper or read_or_make_secret(folder / PEPPER_FILE, lambda: new_key(""))).encode()
     url = sqlalchemy_url(settings)
     database = Database(url)
     try:

@@ -1,6 +1,7 @@
 """`/api/v1/tenants` and the keys below a tenant. A write answers after the local snapshot holds it."""
 
 from litestar import Controller, delete, get, post
+from litestar.params import JSONBody
 
 from appliance.db.base import utc_now
 from appliance.domain.access.directory import Directory
@@ -21,7 +22,7 @@ class TenantController(Controller):
     tags = ["Tenants"]
 
     @post(summary="Create a tenant", responses=problem_responses(*GUARDED, 409, 415))
-    async def create(self, data: NewTenant, store: Store, directory: Directory) -> TenantView:
+    async def create(self, data: JSONBody[NewTenant], store: Store, directory: Directory) -> TenantView:
         """Add a tenant under an SLA tier, with overrides of single fields. 409 where the slug is taken."""
         async with store.database.write() as session:
             name = data.slug if data.name is None else data.name
@@ -51,7 +52,7 @@ class KeyController(Controller):
     tags = ["API keys"]
 
     @post(summary="Create a key", responses=problem_responses(*GUARDED, 404, 415))
-    async def create(self, slug: str, data: NewKey, store: Store, directory: Directory) -> CreatedKey:
+    async def create(self, slug: str, data: JSONBody[NewKey], store: Store, directory: Directory) -> CreatedKey:
         """Make a key. This answer is the only place where it is shown: only its digest is stored."""
         spec = check_key_spec(data.name, data.scopes, data.models, data.lanes, data.expires_at, utc_now())
         async with store.database.write() as session:

@@ -62,13 +62,13 @@ async def create_tenant(
 async def list_tenants(session: AsyncSession) -> list[TenantWithTier]:
     """All tenants but deleted ones, by slug, each with its tier."""
     found = select(Tenant, SlaTier).join(SlaTier, Tenant.tier_id == SlaTier.id).where(Tenant.status != DELETED).order_by(Tenant.slug)
-    return [_with_tier(tenant, tier) for tenant, tier in (await session.execute(found)).tuples()]
+    return [_with_tier(tenant, tier) for tenant, tier in await session.execute(found)]
 
 
 async def find_tenant(session: AsyncSession, slug: str) -> TenantWithTier:
     """A tenant by slug. Raises `NotFound`."""
     found = select(Tenant, SlaTier).join(SlaTier, Tenant.tier_id == SlaTier.id).where(Tenant.slug == slug, Tenant.status != DELETED)
-    row = (await session.execute(found)).tuples().one_or_none()
+    row = (await session.execute(found)).one_or_none()
     if row is None:
         raise NotFound(f"there is no tenant {slug[:64]!r}", code="tenant_not_found")
     return _with_tier(*row)

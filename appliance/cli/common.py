@@ -1,0 +1,83 @@
+"""What the commands share: options, running on the database, tables, and errors as exit codes (2 usage, 1 failure)."""
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from appliance.db.revision import SchemaError
+from appliance.domain.tenants.bootstrap import Store, open_store
+from appliance.errors import ApplianceError, Invalid
+from appliance.settings import Loaded, SettingsError, load_settings
+
+CONFIG_HELP = "Settings file, TOML or YAML. [FAIRLANE_CONFIG]"
+
+
+def fails_clearly[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+    """Turn the appliance's errors into one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (SettingsError, Invalid) as error:
+            raise click.UsageError(str(error)) from error
+        except (SchemaError, ApplianceError) as error:
+            raise click.ClickException(str(error)) from error
+
+    return run
+
+
+def store_options[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+    """The options that find the database; the command gets them as `data_dir`, `database_url`, `config`."""
+    for option in (
+        click.option("--config", metavar="FILE", help=CONFIG_HELP),
+        click.option(
+            "--database-url", metavar="URL", help="SQLAlchemy URL; default: SQLite in the data directory. [FAIRLANE_DATABASE_URL]"
+        ),
+        click.option("--data-dir", metavar="DIR", help="The appliance's data directory; default: var. [FAIRLANE_DATA_DIR]"),
+    ):
+        command = option(command)
+    return command
+
+
+def load(flags: dict[str, Any], config: str | None) -> Loaded:
+    """Settings from flags, this process's environment and the file; warnings go to stderr."""
+    loaded = load_settings(flags, os.environ, config)
+    for warning in loaded.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    return loaded
+
+
+def run_on_store[R](data_dir: str | None, database_url: str | None, config: str | None, work: Callable[[Store], Awaitable[R]]) -> R:
+    """Do something on the database; a running server follows within 250 ms."""
+    settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
+
+    async def run() -> R:
+        store = await open_store(settings)
+        try:
+            return await work(store)
+        finally:
+            await store.database.close()
+
+    return asyncio.run(run())
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table for people; wide where the output is no terminal, so that lines stay whole."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 240, highlight=False, markup=False).print(table)
+
+
+def print_json(value: object) -> None:
+    """One JSON document for programs."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

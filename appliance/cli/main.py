@@ -1,0 +1,118 @@
+"""`fairlane`: the appliance's command line."""
+
+import asyncio
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+import structlog
+
+from appliance.asgi import serve as serve_appliance
+from appliance.cli.common import CONFIG_HELP, fails_clearly, load, print_table, store_options
+from appliance.cli.models import model
+from appliance.cli.settings_table import settings_flags, settings_markdown, settings_rows
+from appliance.cli.tenants import key, tenant, tier
+from appliance.db.base import Base
+from appliance.db.database import Database
+from appliance.db.revision import Schema, SchemaState, migrate, read_schema, refuse_unless_current
+from appliance.domain.models import MODELS
+from appliance.domain.tenants.bootstrap import make_data_dir
+from appliance.settings import sqlalchemy_url
+
+assert all(each.metadata is Base.metadata for each in MODELS)
+
+
+def installed_version() -> str:
+    """The package's version, or `unknown` when run from a checkout that is not installed."""
+    try:
+        return version("fairlane")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(installed_version(), prog_name="fairlane")
+def cli() -> None:
+    """Fairlane serves one language model to many tenants, and no tenant spoils another's tail latency.
+
+    \b
+    fairlane serve                       migrate an empty database, load the model, serve on 127.0.0.1:8000
+    fairlane tenant create acme          add a tenant
+    KEY=$(fairlane key create acme)      make a key for it
+    fairlane model info MODEL            what a model needs
+
+    Settings: a flag wins over FAIRLANE_* variables, those over the settings file; `fairlane settings` shows all.
+    Exit codes: 0 done, 1 failed, 2 wrong usage or an impossible setting.
+    """
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # stdout belongs to the commands' answers
+
+
+@cli.command("serve")
+@click.argument("model_argument", metavar="[MODEL]", required=False)
+@click.option("--config", metavar="FILE", help=CONFIG_HELP)
+@settings_flags
+@fails_clearly
+def serve_command(model_argument: str | None, config: str | None, **flags: object) -> None:
+    """Serve MODEL until SIGTERM or Ctrl-C.
+
+    MODEL is the same as --model. An empty database is migrated first; one that is behind, newer or half-migrated is
+    refused. The first start makes an API key and an admin token and says where they are stored. Ready when /readyz is 200.
+    """
+    if model_argument is not None:
+        if flags.get("model") is not None:
+            raise click.UsageError("give the model once: as MODEL or as --model")
+        flags["model"] = model_argument
+    sys.exit(serve_appliance(load(flags, config).settings))
+
+
+@cli.command("migrate", short_help="Bring the database to this version's schema.")
+@store_options
+@fails_clearly
+def migrate_command(data_dir: str | None, database_url: str | None, config: str | None) -> None:
+    """Bring the database to this version's schema, all of it or nothing. Back it up first; running it again is no error."""
+    settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
+    make_data_dir(settings)
+    before = asyncio.run(_migrate(sqlalchemy_url(settings)))
+    if before.state is SchemaState.CURRENT:
+        click.echo(f"the database is at revision {before.head} already")
+    else:
+        click.echo(f"the database went from {before.revision or 'empty'} to revision {before.head}")
+
+
+async def _migrate(url: str) -> Schema:
+    """Migrate an empty database or one that is behind; the schema found before. Raises `SchemaError` for others."""
+    database = Database(url)
+    try:
+        before = await read_schema(database, Base.metadata)
+    finally:
+        await database.close()
+    if before.state in (SchemaState.EMPTY, SchemaState.BEHIND):
+        await migrate(url)
+    else:
+        refuse_unless_current(before)
+    return before
+
+
+@cli.command("settings", short_help="Show every setting, its value and source.")
+@click.option("--config", metavar="FILE", help=CONFIG_HELP)
+@click.option("--markdown", is_flag=True, help="Print docs/settings.md.")
+@fails_clearly
+def settings_command(config: str | None, markdown: bool) -> None:
+    """Show every setting, its value here, and where the value comes from."""
+    if markdown:
+        click.echo(settings_markdown(), nl=False)
+    else:
+        print_table(("SETTING", "VALUE", "FROM"), settings_rows(load({}, config)))
+
+
+for group in (tenant, key, tier, model):
+    cli.add_command(group)
+
+
+def main() -> None:
+    """Entry point of the `fairlane` script."""
+    cli(prog_name="fairlane")
+
+
+if __name__ == "__main__":
+    main()

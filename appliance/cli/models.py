@@ -1,0 +1,43 @@
+"""`fairlane model`: questions only the engine's code can answer, asked in a subprocess (`python -m engine ...`)."""
+
+import subprocess
+import sys
+
+import click
+
+PASS_ON = {"ignore_unknown_options": True}
+ENGINE_USAGE_EXIT = 2
+
+
+@click.group()
+def model() -> None:
+    """Models: what one needs, and preparing one."""
+
+
+@model.command("info", context_settings=PASS_ON)
+@click.argument("arguments", metavar="[MODEL] [OPTIONS]", nargs=-1, type=click.UNPROCESSED)
+def info(arguments: tuple[str, ...]) -> None:
+    """Say what MODEL weighs, what a token of context costs, and how many sequences fit which card.
+
+    MODEL is `smollm2-135m-instruct` (the default), a .gguf file or a Hugging Face folder; nothing is loaded.
+
+    \b
+    --dtype bfloat16|float32
+    --quantization none|int8|gguf
+    --kv-cache-dtype bfloat16|float32|int8
+    """
+    _ask_engine("info", arguments)
+
+
+@model.command("prepare", context_settings=PASS_ON)
+@click.argument("arguments", metavar="[MODEL] --out FOLDER", nargs=-1, type=click.UNPROCESSED)
+def prepare(arguments: tuple[str, ...]) -> None:
+    """Write what the control plane reads of MODEL, tokenizer.json and model.json, to a folder."""
+    _ask_engine("prepare", arguments)
+
+
+def _ask_engine(command: str, arguments: tuple[str, ...]) -> None:
+    """Run an engine command on this terminal; its usage errors stay 2, all else that fails is 1."""
+    code = subprocess.run([sys.executable, "-m", "engine", command, *arguments], check=False).returncode
+    if code:
+        raise SystemExit(ENGINE_USAGE_EXIT if code == ENGINE_USAGE_EXIT else 1)

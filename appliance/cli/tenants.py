@@ -1,0 +1,201 @@
+"""`fairlane tenant`, `fairlane key`, `fairlane tier`: administration on the database, also while the server runs."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+from appliance.cli.common import fails_clearly, print_json, print_table, run_on_store, store_options
+from appliance.db.base import utc_now
+from appliance.domain.access.models import ApiKey
+from appliance.domain.access.principal import Scope
+from appliance.domain.access.service import check_key_spec, list_keys
+from appliance.domain.slas.models import SlaTier
+from appliance.domain.slas.service import list_tiers, sla_of
+from appliance.domain.tenants.bootstrap import Store
+from appliance.domain.tenants.service import (
+    TenantWithTier,
+    create_tenant,
+    create_tenant_key,
+    find_tenant,
+    list_tenants,
+    revoke_tenant_key,
+)
+from appliance.domain.tenants.views import key_view, tenant_view
+
+SEEN_AT_ONCE = "A running server follows within a quarter of a second."
+
+
+@click.group(epilog=SEEN_AT_ONCE)
+def tenant() -> None:
+    """Tenants: who is served, under which SLA."""
+
+
+@tenant.command("create")
+@click.argument("slug")
+@click.option("--name", help="Name for people; default: the slug.")
+@click.option("--tier", default="standard", show_default=True, help="SLA tier; `fairlane tier list` shows them.")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override an SLA field; null lifts a limit. Repeatable.")
+@click.option("--trust-group", default="", help="Tenants of one group share cached prefixes; default: alone.")
+@store_options
+@fails_clearly
+def create_tenant_command(
+    slug: str, name: str | None, tier: str, overrides: tuple[str, ...], trust_group: str, **where: str | None
+) -> None:
+    """Add the tenant SLUG (1 to 63 of a-z, 0-9, - and _; it never changes).
+
+    \b
+    fairlane tenant create acme --tier interactive --set rpm=600 --set 'ttft_ms={"fast": 300}'
+    """
+    fields = dict(_override(item) for item in overrides)
+
+    async def work(store: Store) -> TenantWithTier:
+        async with store.database.write() as session:
+            return await create_tenant(
+                session, slug=slug, name=slug if name is None else name, tier=tier, overrides=fields, trust_group=trust_group
+            )
+
+    created = run_on_store(**where, work=work)
+    click.echo(f"tenant {created.tenant.slug} created under tier {created.tier.name}; next: fairlane key create {created.tenant.slug}")
+
+
+@tenant.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with each tenant's effective SLA.")
+@store_options
+@fails_clearly
+def list_tenants_command(as_json: bool, **where: str | None) -> None:
+    """Show all tenants."""
+
+    async def work(store: Store) -> list[TenantWithTier]:
+        async with store.database.read() as session:
+            return await list_tenants(session)
+
+    found = run_on_store(**where, work=work)
+    if as_json:
+        print_json([tenant_view(each) for each in found])
+        return
+    rows = [(t.tenant.slug, t.tenant.name, t.tenant.status, t.tier.name, _compact(t.tenant.overrides)) for t in found]
+    print_table(("SLUG", "NAME", "STATUS", "TIER", "OVERRIDES"), rows)
+
+
+@click.group(epilog=SEEN_AT_ONCE)
+def key() -> None:
+    """API keys of tenants."""
+
+
+@key.command("create")
+@click.argument("tenant_slug", metavar="TENANT")
+@click.option("--name", default="cli", show_default=True, help="What the key is for.")
+@click.option("--scope", "scopes", multiple=True, default=("inference",), type=click.Choice([scope.value for scope in Scope]),
+              help="What it may do; default: inference. Repeatable.")  # fmt: skip
+@click.option("--model", "models", multiple=True, help="A model it may use; default: all. Repeatable.")
+@click.option("--lane", "lanes", multiple=True, help="A lane it may ask for; default: the tenant's. Repeatable.")
+@click.option("--expires", metavar="TIME", help="Refused from then on, for example 2030-01-31T12:00:00Z; default: never.")
+@store_options
+@fails_clearly
+def create_key_command(
+    tenant_slug: str,
+    name: str,
+    scopes: tuple[str, ...],
+    models: tuple[str, ...],
+    lanes: tuple[str, ...],
+    expires: str | None,
+    **where: str | None,
+) -> None:
+    """Make a key of TENANT and print it on stdout, alone; it is not stored and not shown again.
+
+    \b
+    KEY=$(fairlane key create acme --name ci)
+    """
+    spec = check_key_spec(name, scopes, models, lanes, _time(expires), utc_now())
+
+    async def work(store: Store) -> tuple[ApiKey, str]:
+        async with store.database.write() as session:
+            return await create_tenant_key(session, tenant_slug, spec, store.pepper)
+
+    row, raw_key = run_on_store(**where, work=work)
+    click.echo(f"key {row.id} of tenant {tenant_slug} with {', '.join(row.scopes)}; store it now, it is not shown again:", err=True)
+    click.echo(raw_key)
+
+
+@key.command("list")
+@click.argument("tenant_slug", metavar="TENANT")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
+@fails_clearly
+def list_keys_command(tenant_slug: str, as_json: bool, **where: str | None) -> None:
+    """Show the keys of TENANT, revoked ones too; of each only the first and last characters."""
+
+    async def work(store: Store) -> list[ApiKey]:
+        async with store.database.read() as session:
+            return await list_keys(session, (await find_tenant(session, tenant_slug)).tenant.id)
+
+    found = run_on_store(**where, work=work)
+    if as_json:
+        print_json([key_view(row, tenant_slug) for row in found])
+        return
+    rows = [(r.id, r.name, f"{r.prefix}...{r.last4}", ",".join(r.scopes), r.expires_at, r.disabled_at) for r in found]
+    print_table(("ID", "NAME", "KEY", "SCOPES", "EXPIRES", "REVOKED"), rows)
+
+
+@key.command("revoke")
+@click.argument("tenant_slug", metavar="TENANT")
+@click.argument("key_id")
+@store_options
+@fails_clearly
+def revoke_key_command(tenant_slug: str, key_id: str, **where: str | None) -> None:
+    """Refuse the key KEY_ID of TENANT from now on (`fairlane key list` shows ids). Again is no error."""
+
+    async def work(store: Store) -> ApiKey:
+        async with store.database.write() as session:
+            return await revoke_tenant_key(session, tenant_slug, key_id)
+
+    row = run_on_store(**where, work=work)
+    click.echo(f"key {row.id} of tenant {tenant_slug} is revoked")
+
+
+@click.group(short_help="SLA tiers: targets, weights, limits.")
+def tier() -> None:
+    """SLA tiers: targets, weights, limits; tenants refer to one and may override fields."""
+
+
+@tier.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with all fields.")
+@store_options
+@fails_clearly
+def list_tiers_command(as_json: bool, **where: str | None) -> None:
+    """Show all tiers."""
+
+    async def work(store: Store) -> list[SlaTier]:
+        async with store.database.read() as session:
+            return await list_tiers(session)
+
+    found = run_on_store(**where, work=work)
+    if as_json:
+        print_json({row.name: sla_of(row) for row in found})
+        return
+    rows = [(r.name, r.weight, r.priority, ",".join(r.lanes), _compact(r.ttft_ms), r.max_concurrency, r.rpm, r.tpm) for r in found]
+    print_table(("NAME", "WEIGHT", "PRIORITY", "LANES", "TTFT MS", "IN FLIGHT", "RPM", "TPM"), rows)
+
+
+def _override(item: str) -> tuple[str, Any]:
+    """`rpm=600` as a field and its value: JSON where it is JSON, else text."""
+    field, equals, value = item.partition("=")
+    if not equals:
+        raise click.UsageError(f"--set {item!r} is not FIELD=VALUE")
+    try:
+        return field, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return field, value
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.UsageError(f"--expires {text!r} is no time: write it like 2030-01-31T12:00:00Z") from error
+
+
+def _compact(value: object) -> str:
+    return msgspec.json.encode(value).decode() if value else "-"
