@@ -41,6 +41,11 @@ class Buckets:
         """Most prefill rows that a step with so many decode rows can hold."""
         return self.mixed_prefill_tokens[-1] if decode_rows else self.prefill_tokens[-1]
 
+    def prefill_below(self, decode_rows: int, prefill_tokens: int) -> int:
+        """The largest compiled number of prefill rows that so many tokens fill; 0 when they fill none."""
+        sizes = self.mixed_prefill_tokens if decode_rows else self.prefill_tokens
+        return max((size for size in sizes if size <= prefill_tokens), default=0)
+
     def choose(self, decode_rows: int, prefill_tokens: int) -> Bucket:
         """The smallest bucket that holds both; `prefill_tokens` counts chunks rounded up to query blocks."""
         if not prefill_tokens:

@@ -31,6 +31,8 @@ class Planner:
         if not draft.lone:
             self._plan_decodes(draft)
         self._plan_prefills(draft, now_ns, device_is_busy)
+        if draft.prefills and self._limits.enable_chunked_prefill:
+            draft.trim()
         return draft
 
     def _plan_decodes(self, draft: Draft) -> None:

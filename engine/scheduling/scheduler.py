@@ -44,7 +44,7 @@ class Scheduler:
         Raises:
             InvalidSequence: it can never run; nothing was taken.
         """
-        self._last_sequence_id = submit.sequence_id
+        self._last_sequence_id = max(self._last_sequence_id, submit.sequence_id)
         check_submit(submit, self._limits)
         if submit.sequence_id in self._sequences:
             raise InvalidSequence(f"sequence {submit.sequence_id} exists already")

@@ -17,11 +17,12 @@ EOS = frozenset({0, 1})
 
 
 def make_limits(**changes) -> Limits:
-    """Small: pages of 4 tokens, 4 rows, one decode bucket, 48 tokens a step."""
+    """Small: pages of 4 tokens, 4 rows, 48 tokens a step. With more tokens a step, the largest bucket leaves a gap."""
     config = EngineConfig(
         max_num_seqs=changes.get("max_num_seqs", 4),
         max_num_batched_tokens=changes.get("max_num_batched_tokens", 48),
-        mixed_prefill_buckets=(16, 32),
+        prefill_buckets=(16, 32, 128) if changes.get("max_num_batched_tokens", 48) > 48 else (),
+        mixed_prefill_buckets=(16, 32, 128) if changes.get("max_num_batched_tokens", 48) > 48 else (16, 32),
     )
     values = {
         "vocab_size": VOCAB_SIZE,

@@ -34,7 +34,7 @@ all_limits = st.fixed_dictionaries(
         "num_pages": st.sampled_from((16, 18, 24, 64)),
         "max_num_seqs": st.sampled_from((1, 4, 8)),
         "max_prefill_rows": st.integers(1, 4),
-        "max_num_batched_tokens": st.sampled_from((16, 40, 48)),
+        "max_num_batched_tokens": st.sampled_from((16, 40, 48, 128)),
         "enable_prefix_caching": st.booleans(),
         "enable_chunked_prefill": st.booleans(),
         "preempt_every_steps": st.sampled_from((0, 0, 1, 3)),
