@@ -47,8 +47,12 @@ class Family:
 
 REQUESTS = Family("requests", "counter", "Requests by their one outcome.", (*REQUEST_LABELS, "outcome"))
 REJECTED = Family("rejections", "counter", "Requests refused, by reason.", (*REQUEST_LABELS, "reason"))
-CANCELLED = Family("cancellations", "counter", "Requests cancelled, by the stage they were in and the cause.", (*REQUEST_LABELS, "stage", "cause"))
-TOKENS = Family("tokens", "counter", "Tokens of settled requests; cached ones are prompt tokens the prefix cache had.", (*REQUEST_LABELS, "direction"))
+CANCELLED = Family(
+    "cancellations", "counter", "Requests cancelled, by the stage they were in and the cause.", (*REQUEST_LABELS, "stage", "cause")
+)
+TOKENS = Family(
+    "tokens", "counter", "Tokens of settled requests; cached ones are prompt tokens the prefix cache had.", (*REQUEST_LABELS, "direction")
+)
 TTFT = Family("ttft_seconds", "histogram", "From receipt to the first token reaching the transport.", REQUEST_LABELS, TTFT_GRID_S)
 INTER_TOKEN = Family("inter_token_seconds", "histogram", "Gaps between token events of one output.", REQUEST_LABELS, TOKEN_GRID_S)
 TPOT = Family("tpot_seconds", "histogram", "(last - first token) / (tokens - 1), by request.", REQUEST_LABELS, TOKEN_GRID_S)

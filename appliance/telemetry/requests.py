@@ -1,6 +1,6 @@
 """Request families: one report a request, and the gaps between its tokens as they happen."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -109,9 +109,9 @@ class RequestMetrics:
                 self._counters_of(lane, tenant_id)
         self._tenants = tenants
 
-    def observe_gap(self, lane: str, tenant_id: str, gap_s: float) -> None:
-        """One gap between two token events of an output."""
-        self._times_of(lane, tenant_id).inter_token.observe(gap_s)
+    def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
+        """Takes each gap (seconds) between two token events of an output."""
+        return self._times_of(lane, tenant_id).inter_token.observe
 
     def observe(self, report: RequestReport) -> None:
         """Count a settled request. One whose key was refused has no tenant and is only logged."""

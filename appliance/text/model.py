@@ -28,16 +28,22 @@ class TextModel:
         """Token ids of a bare prompt."""
         return await self.tokenizer.encode_async(text, add_bos=self.card.add_bos)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> tuple[int, ...]:
-        """Token ids of a conversation; the template writes its own bos.
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Token ids of a conversation up to where the assistant speaks; the template writes its own bos.
 
         Raises:
             Invalid: the model has no template, or its template refuses the messages.
         """
+        return await self.tokenizer.encode_async(self._render(messages), add_bos=False)
+
+    def encode_chat_now(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """As `encode_chat`, at once: not for the event loop."""
+        return self.tokenizer.encode(self._render(messages), add_bos=False)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         if self.template is None:
             raise Invalid(NO_TEMPLATE, param="messages", code="no_chat_template")
-        text = self.template.render(messages, add_generation_prompt=add_generation_prompt)
-        return await self.tokenizer.encode_async(text, add_bos=False)
+        return self.template.render(messages, add_generation_prompt=True)
 
 
 def load_text_model(folder: Path) -> TextModel:

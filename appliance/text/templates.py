@@ -54,7 +54,7 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
 class _GenerationMarks(Extension):
     """`{% generation %}` marks the assistant's tokens for training; here its content is simply output."""
 
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+    tags = {"generation"}
 
     def parse(self, parser: Parser) -> list[Node]:
         next(parser.stream)

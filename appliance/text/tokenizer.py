@@ -4,7 +4,7 @@ UnsupportedTokenizer     tokens of this file can not be turned into bytes one by
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _decoder_kinds(decoder: dict[str, Any]) -> set[str]:
     return {str(decoder.get("type"))}.union(*inner)
 
 
-def _byte_rule(kinds: set[str]):
+def _byte_rule(kinds: set[str]) -> Callable[[str], bytes]:
     """The function from a token's spelling in the vocabulary to its bytes."""
     if "ByteLevel" in kinds:
         return _ByteLevel().bytes_of

@@ -1,0 +1,104 @@
+"""The ASGI application: Litestar's routes inside an envelope that names and times each request."""
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from litestar import Litestar, Router
+from litestar.di import Provide
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from appliance.domain.access.directory import Directory
+from appliance.domain.inference.controller import RECEIVED_STATE, InferenceController
+from appliance.domain.inference.service import InferenceService
+from appliance.domain.system.api_page import describe_bodies, openapi_config
+from appliance.domain.system.controller import SystemController
+from appliance.domain.system.health import Health
+from appliance.problems import EXCEPTION_HANDLERS, REQUEST_ID_STATE
+from appliance.telemetry.hub import Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the routes work with."""
+
+    inference: InferenceService
+    health: Health
+    telemetry: Telemetry
+    directory: Directory
+    max_body_bytes: int
+    metrics_need_key: bool
+    admin: Router | None = None
+
+
+def create_app(parts: Parts) -> ASGIApp:
+    """All routes: inference, system, admin where given, and their description under /schema."""
+    provided: dict[str, Any] = {
+        "inference": parts.inference,
+        "health": parts.health,
+        "telemetry": parts.telemetry,
+        "directory": parts.directory,
+        "max_body_bytes": parts.max_body_bytes,
+        "metrics_need_key": parts.metrics_need_key,
+    }
+    app = Litestar(
+        [InferenceController, SystemController, *([parts.admin] if parts.admin else [])],
+        dependencies={name: _provide(value) for name, value in provided.items()},
+        exception_handlers=EXCEPTION_HANDLERS,
+        openapi_config=openapi_config(own_version()),
+        request_max_body_size=parts.max_body_bytes,
+        logging_config=None,
+    )
+    describe_bodies(app)
+    return Envelope(app)
+
+
+def own_version() -> str:
+    """The installed version; `source` where the code runs without being installed."""
+    try:
+        return version("fairlane")
+    except PackageNotFoundError:
+        return "source"
+
+
+def _provide(value: Any) -> Provide:
+    return Provide(lambda: value, sync_to_thread=False)
+
+
+class Envelope:
+    """Gives each request its id and its time of receipt, and every answer the header `x-request-id`."""
+
+    def __init__(self, app: ASGIApp, clock_ns: Callable[[], int] = time.monotonic_ns, wall_s: Callable[[], float] = time.time) -> None:
+        self._app = app
+        self._clock_ns = clock_ns
+        self._wall_s = wall_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = new_request_id(self._wall_s())
+        state = scope.setdefault("state", {})
+        state[REQUEST_ID_STATE] = request_id
+        state[RECEIVED_STATE] = self._clock_ns()
+        header = (b"x-request-id", request_id.encode())
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], header]
+            await send(message)
+
+        await self._app(scope, receive, send_named)
+
+
+def new_request_id(wall_s: float) -> str:
+    """`req_` and a UUID of version 7 (RFC 9562): milliseconds first, so ids sort by time; the rest is random."""
+    random_bits = uuid.uuid4().int & ((1 << 76) - 1)
+    time_ms = int(wall_s * 1000) & ((1 << 48) - 1)
+    number = time_ms << 80 | random_bits
+    number = number & ~(0xF << 76) | 0x7 << 76
+    number = number & ~(0x3 << 62) | 0x2 << 62
+    return f"req_{number:032x}"

@@ -1,0 +1,203 @@
+"""`serve(settings)`: opens everything, runs until told to stop, closes everything in order."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import uvicorn
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from appliance.app import Parts, create_app
+from appliance.console import Console, banner
+from appliance.db.revision import SchemaError
+from appliance.domain.admission.gate import Gate
+from appliance.domain.admission.service import Admission
+from appliance.domain.inference.backend import Backend
+from appliance.domain.inference.service import Clocks, InferenceService
+from appliance.domain.system.controller import is_loopback
+from appliance.domain.system.health import Health
+from appliance.domain.tenants.bootstrap import Control, open_control
+from appliance.domain.tenants.routes import admin_router
+from appliance.errors import ApplianceError, Unavailable
+from appliance.listening import PortTaken, listen, server_config, url_of
+from appliance.logs import set_up_logs
+from appliance.runtime import Runtime, Watchers
+from appliance.settings import Settings, SettingsError, data_path, engine_config
+from appliance.supervisor import StartFailed, Supervisor
+from appliance.telemetry.hub import Telemetry
+from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
+from engine.wire import Ready
+
+log = structlog.get_logger(__name__)
+
+ENGINE_COMMAND = (sys.executable, "-m", "engine", "run")
+RUN_FILE = "run.json"
+SWEEP_EVERY_S = 1.0
+SETTLE_S = 1.0
+"""What cancelled streams get to write their last frame."""
+
+
+def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
+    """Run the appliance until SIGTERM or SIGINT. The exit status: 0, or 1 after a message that says what to do."""
+    set_up_logs(settings.log_level, settings.log_format, sys.stderr)
+    try:
+        uvloop.run(_serve(settings, engine_command))
+    except (StartFailed, PortTaken, PrefixFileError, SettingsError, SchemaError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1
+    except ApplianceError as error:
+        print(f"error: {error.message}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _House:
+    """Everything that lives as long as the server."""
+
+    runtime: Runtime
+    supervisor: Supervisor
+    backend: Backend
+    gate: Gate
+    control: Control
+    server: uvicorn.Server
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, without its signal handlers: on a signal we drain first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
+    began_s = time.monotonic()
+    prefixes = read_prefix_file(Path(settings.common_prefixes)) if settings.common_prefixes else ()
+    console = Console(sys.stdout)
+    with contextlib.closing(listen(settings.host, settings.port)) as sock:
+        async with _open(settings) as control:
+            url = url_of(sock)
+            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def on_ready(ready: Ready) -> None:
+                console.end_progress()
+                startup_s = time.monotonic() - began_s
+                console.say(banner(url, ready.card.model_id, startup_s, control.api_key, control.api_key_path, control.admin_token_path))
+
+            def on_broken(message: str) -> None:
+                if not failed.done():
+                    failed.set_exception(StartFailed(message))
+
+            watchers = Watchers(console.progress, on_ready, on_broken)
+            house = _build(settings, engine_command, control, prefixes, watchers)
+            run_path = data_path(settings) / RUN_FILE
+            with _run_file(run_path, url, sock.getsockname()[1]):
+                try:
+                    await _run(settings, house, sock, failed)
+                finally:
+                    console.end_progress()
+
+
+@asynccontextmanager
+async def _open(settings: Settings) -> AsyncIterator[Control]:
+    control = await open_control(settings)
+    try:
+        yield control
+    finally:
+        await control.close()
+
+
+def _build(
+    settings: Settings, engine_command: Sequence[str], control: Control, prefixes: tuple[PrefixEntry, ...], watchers: Watchers
+) -> _House:
+    gate, backend = Gate(), Backend()
+    telemetry = Telemetry(CollectorRegistry())
+    runtime = Runtime(control.directory, gate, backend, telemetry, prefixes, watchers)
+    clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
+    admission = Admission(gate, settings.max_queue_depth)
+    parts = Parts(
+        inference=InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random()),
+        health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
+        telemetry=telemetry,
+        directory=control.directory,
+        max_body_bytes=settings.max_body_bytes,
+        metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
+        admin=admin_router(control),
+    )
+    return _House(
+        runtime=runtime,
+        supervisor=Supervisor(engine_command, engine_config(settings), runtime),
+        backend=backend,
+        gate=gate,
+        control=control,
+        server=_Server(server_config(create_app(parts), settings.write_deadline_s)),
+    )
+
+
+async def _run(settings: Settings, house: _House, sock: socket.socket, failed: asyncio.Future[None]) -> None:
+    """Until the server has stopped, or the engine can not be started (raises `StartFailed`)."""
+    loop = asyncio.get_running_loop()
+    serving = asyncio.create_task(house.server.serve([sock]))
+    supervising = asyncio.create_task(house.supervisor.run())
+    helpers = [asyncio.create_task(house.control.directory.follow()), asyncio.create_task(_sweep(house.backend))]
+    draining: list[asyncio.Task[None]] = []
+
+    def on_signal() -> None:
+        if draining:
+            house.server.force_exit = house.server.should_exit = True  # the second signal: at once
+        draining.append(asyncio.create_task(_drain(house, settings.shutdown_grace_s)))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await asyncio.wait([serving, supervising, failed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        house.server.should_exit = True
+        await asyncio.wait([serving])
+        for task in (supervising, *helpers, *draining):
+            task.cancel()
+        await asyncio.wait([supervising, *helpers, *draining])
+    for ended in (failed, supervising):
+        if ended.done() and not ended.cancelled() and (error := ended.exception()):
+            raise error
+    serving.result()
+
+
+async def _drain(house: _House, grace_s: float) -> None:
+    """Refuse what is new, let what runs finish within the grace time, then stop the server."""
+    house.gate.drain()
+    log.info("draining", in_flight=house.backend.num_live, grace_s=grace_s)
+    await house.backend.wait_idle(grace_s)
+    for job in house.backend.live_jobs():
+        job.interrupt(Unavailable("the server is shutting down", reason="draining", retry_after_s=10.0))
+    await house.backend.wait_idle(SETTLE_S)
+    house.server.should_exit = True
+
+
+async def _sweep(backend: Backend) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_EVERY_S)
+        backend.sweep(time.monotonic_ns())
+
+
+@contextlib.contextmanager
+def _run_file(path: Path, url: str, port: int) -> Iterator[None]:
+    """run.json: where this process listens, for scripts; it goes when the process ends."""
+    path.write_text(json.dumps({"pid": os.getpid(), "port": port, "url": url}) + "\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,85 @@
+"""What `fairlane serve` shows on the terminal: progress while it starts, then where it is and how to use it."""
+
+import json
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from engine.wire import Progress as EngineProgress
+
+PLAIN_SHARES = 4
+"""Off a terminal a phase is shown at most so often, and at its end."""
+FEW_STEPS = 40
+"""Phases with no more steps than this show each."""
+
+
+class Console:
+    """Bars on a terminal, lines elsewhere."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._shown: tuple[str, int] = ("", -1)
+        self._is_terminal = out.isatty()
+
+    def progress(self, step: EngineProgress) -> None:
+        """A step of the engine's start."""
+        if self._is_terminal:
+            self._show_bar(step)
+        else:
+            self._show_line(step)
+
+    def end_progress(self) -> None:
+        """Leave the bars as they stand."""
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars = None
+        self._tasks.clear()
+
+    def say(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def _show_bar(self, step: EngineProgress) -> None:
+        if self._bars is None:
+            columns = (
+                TextColumn("{task.description:>9}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[detail]}"),
+            )
+            self._bars = Progress(*columns, console=RichConsole(file=self._out))
+            self._bars.start()
+        if step.phase not in self._tasks:
+            self._tasks[step.phase] = self._bars.add_task(step.phase, total=step.total, detail="")
+        self._bars.update(self._tasks[step.phase], completed=step.done, total=step.total, detail=step.detail)
+
+    def _show_line(self, step: EngineProgress) -> None:
+        share = step.done if step.total <= FEW_STEPS else step.done * PLAIN_SHARES // step.total
+        if (step.phase, share) != self._shown:
+            self._shown = (step.phase, share)
+            self.say(f"{step.phase} {step.done}/{step.total} {step.detail}".rstrip())
+
+
+def banner(url: str, model: str, startup_s: float, api_key: str | None, key_path: Path | None, token_path: Path | None) -> str:
+    """URL, model, a request to paste, where the secrets are."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+    lines = [
+        "",
+        f"Fairlane serves {model} at {url}   (ready after {startup_s:.1f} s)",
+        f"API description: {url}/schema   metrics: {url}/metrics",
+        "",
+        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f"  -H 'Authorization: Bearer {api_key or 'YOUR_KEY'}' \\",
+        f"  -d '{body}'",
+        "",
+    ]
+    if api_key is None:
+        lines.append("The first key is not known here; make one with: fairlane key create --help")
+    else:
+        lines.append(f"API key stored in: {key_path}" if key_path else "API key: the one in FAIRLANE_BOOTSTRAP_API_KEY")
+    lines.append(f"Admin token stored in: {token_path}" if token_path else "Admin token: the one in FAIRLANE_BOOTSTRAP_ADMIN_TOKEN")
+    return "\n".join([*lines, ""])

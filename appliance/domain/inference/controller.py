@@ -1,0 +1,123 @@
+"""The inference routes. Bodies are read here and decoded in the service: a refusal is counted like any other outcome."""
+
+import time
+from typing import Any
+
+from litestar import Controller, Request, get, post
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
+
+from appliance.domain.access.keys import bearer
+from appliance.domain.inference.answers import ModelAnswer, ModelListAnswer, TokenizeAnswer
+from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE, AnyRoute
+from appliance.domain.inference.job import Cancellation
+from appliance.domain.inference.service import Call, InferenceService
+from appliance.errors import NotFound, TooLarge
+from appliance.problems import REQUEST_ID_STATE, problem_responses, require_json
+
+RECEIVED_STATE = "received_ns"
+"""Key of the ASGI scope's `state`: when the request's headers were there, `monotonic_ns`."""
+
+type AnyRequest = Request[Any, Any, Any]
+
+GENERATES = {"status_code": 200, "responses": problem_responses(401, 403, 404, 413, 415, 429, 500, 503)}
+
+
+class Hangup(ASGIResponse):
+    """The answer to a client that has gone."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        return
+
+
+class InferenceController(Controller):
+    """OpenAI's routes, and two shorter ones."""
+
+    tags = ["Inference"]
+    security = [{"bearer": []}]
+
+    @post("/v1/completions", summary="Continue a text", **GENERATES)
+    async def completions(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> ASGIResponse:
+        """OpenAI's completions, with `stream: true` as server-sent events that end with `data: [DONE]`."""
+        return await _open(request, inference, COMPLETIONS, max_body_bytes)
+
+    @post("/v1/chat/completions", summary="Continue a conversation", **GENERATES)
+    async def chat(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> ASGIResponse:
+        """OpenAI's chat completions, with `stream: true` as server-sent events that end with `data: [DONE]`."""
+        return await _open(request, inference, CHAT, max_body_bytes)
+
+    @post("/generate", summary="A prompt in, text out", **GENERATES)
+    async def generate(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> ASGIResponse:
+        """The shortest way to text: `{"prompt": "...", "max_tokens": 32}`; with `stream: true` as events."""
+        return await _open(request, inference, GENERATE, max_body_bytes)
+
+    @post("/tokenize", summary="Count and show tokens", status_code=200, responses=problem_responses(401, 403, 404, 413, 415, 503))
+    async def tokenize(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> TokenizeAnswer:
+        """Token ids of a prompt, or of messages as the chat route would render them."""
+        return await inference.tokenize(_call(request, max_body_bytes))
+
+    @get("/v1/models", summary="List models", responses=problem_responses(401, 403, 503))
+    async def models(self, request: AnyRequest, inference: InferenceService) -> ModelListAnswer:
+        """The models this key may use."""
+        return ModelListAnswer(data=_models(request, inference))
+
+    @get("/v1/models/{model_id:path}", summary="Show a model", responses=problem_responses(401, 403, 404, 503))
+    async def model(self, request: AnyRequest, inference: InferenceService, model_id: str) -> ModelAnswer:
+        """One model."""
+        name = model_id.removeprefix("/")
+        for model in _models(request, inference):
+            if model.id == name:
+                return model
+        raise NotFound(f"the model {name[:200]!r} does not exist here, or this key may not use it", param="model", code="model_not_found")
+
+
+def _models(request: AnyRequest, inference: InferenceService) -> list[ModelAnswer]:
+    return inference.models(bearer(request.headers.get("authorization")), request.headers.get("x-tenant-id"))
+
+
+async def _open(request: AnyRequest, inference: InferenceService, route: AnyRoute, max_body_bytes: int) -> ASGIResponse:
+    try:
+        return await inference.open(_call(request, max_body_bytes), route)
+    except Cancellation:
+        return Hangup()
+
+
+def _call(request: AnyRequest, max_body_bytes: int) -> Call:
+    state = request.scope["state"]
+    return Call(
+        request_id=state[REQUEST_ID_STATE],
+        received_ns=state.get(RECEIVED_STATE) or time.monotonic_ns(),
+        raw_key=bearer(request.headers.get("authorization")),
+        tenant_header=request.headers.get("x-tenant-id"),
+        read_body=lambda: read_body(request, max_body_bytes),
+    )
+
+
+async def read_body(request: AnyRequest, max_bytes: int) -> bytes:
+    """The request's JSON body.
+
+    Raises:
+        UnsupportedMedia: another content type.
+        TooLarge: longer than `max_bytes`; what is declared too long is not read at all.
+        Cancellation: the client went away before the end.
+    """
+    require_json(request.headers.get("content-type"))
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise _too_large(int(declared), max_bytes)
+    chunks: list[bytes] = []
+    num_bytes = 0
+    while True:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise Cancellation("disconnect")
+        chunks.append(message["body"])
+        num_bytes += len(message["body"])
+        if num_bytes > max_bytes:
+            raise _too_large(num_bytes, max_bytes)
+        if not message["more_body"]:
+            return b"".join(chunks)
+
+
+def _too_large(num_bytes: int, max_bytes: int) -> TooLarge:
+    return TooLarge(f"the request body has at least {num_bytes} bytes; this server takes {max_bytes} (max_body_bytes)")

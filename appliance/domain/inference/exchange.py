@@ -1,0 +1,76 @@
+"""Answers an admitted request over ASGI, streamed or whole, and stops the work when the client goes away."""
+
+import asyncio
+
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
+
+from appliance.domain.inference.formats import Format, error_event, usage_of
+from appliance.domain.inference.job import Cancellation, Job
+from appliance.errors import ApplianceError
+from appliance.problems import problem_of
+
+STALLED_STATE = "stalled"
+"""Key of the ASGI scope's `state`: the connection was cut because the client took nothing for too long."""
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Exchange(ASGIResponse):
+    """The response of a generating route. Headers go out with the first output, so until then an error keeps its status."""
+
+    def __init__(self, job: Job, format: Format) -> None:
+        super().__init__()
+        self._job = job
+        self._format = format
+        self._has_begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises `ApplianceError` where the request failed before the first byte."""
+        watch = asyncio.create_task(self._watch(scope, receive))
+        try:
+            with self._job.running():
+                await (self._stream(send) if self._job.facts.streamed else self._answer(send))
+        except Cancellation:
+            return  # nobody listens
+        except ApplianceError as error:
+            if not self._has_begun:
+                raise
+            await _send_body(send, error_event(problem_of(error).body), more=False)
+        finally:
+            watch.cancel()
+
+    async def _stream(self, send: Send) -> None:
+        job, write = self._job, self._format.event
+        while gained := await job.gained():
+            chunk = b"".join([write(choice, delta) for choice, delta in gained])
+            if not self._has_begun:
+                self._has_begun = True
+                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+                await _send_body(send, chunk, more=True)
+                job.note_sent()
+            else:
+                await _send_body(send, chunk, more=True)
+        await _send_body(send, self._format.closing(usage_of(job.choices, job.facts.outputs_per_prompt)), more=False)
+
+    async def _answer(self, send: Send) -> None:
+        outputs = await self._job.finished()
+        body = self._format.body(outputs, usage_of(self._job.choices, self._job.facts.outputs_per_prompt))
+        self._has_begun = True
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _send_body(send, body, more=False)
+
+    async def _watch(self, scope: Scope, receive: Receive) -> None:
+        """Wait for the client to go away. After the answer's end the server says so too, when nobody minds."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._job.interrupt(Cancellation("slow_reader" if scope["state"].get(STALLED_STATE) else "disconnect"))
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})

@@ -1,0 +1,208 @@
+"""From a request body to what the engine is asked for. One function a route; all refuse before anything is submitted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from appliance.domain.inference.choice import Prompt
+from appliance.domain.inference.formats import ChatFormat, CompletionFormat, Format, GenerateFormat, Head
+from appliance.domain.inference.parameters import (
+    check_logprobs,
+    check_token_ids,
+    num_outputs,
+    output_tokens,
+    sampling_of,
+    stop_strings,
+)
+from appliance.domain.inference.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    PromptInput,
+    SamplingFields,
+    StreamOptions,
+    template_messages,
+)
+from appliance.errors import Invalid
+from appliance.text.model import TextModel
+from engine.wire import Sampling
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's default of /v1/completions."""
+DEFAULT_CHAT_TOKENS = 4_096
+"""A chat without max_tokens ends with the context, and at the latest here."""
+MAX_PROMPT_CHARS_PER_TOKEN = 64
+"""No tokenizer packs more text into a token on average; a longer text is refused before it is encoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """A checked request. `samplings` has one entry a prompt: how many tokens fit depends on its length."""
+
+    prompts: tuple[Prompt, ...]
+    samplings: tuple[Sampling, ...]
+    outputs_per_prompt: int
+    stops: tuple[str, ...]
+    echo: bool
+    scores: bool
+    make_format: Callable[[Head], Format]
+
+
+@dataclass(frozen=True, slots=True)
+class Route[Body: SamplingFields]:
+    """A generating route: its body, how it is read, what its ids begin with."""
+
+    path: str
+    body_type: type[Body]
+    id_prefix: str
+    read: Callable[[Body, TextModel, int], Awaitable[Intake]]
+    """Body, model, the seed to use where the body has none. Raises `Invalid`."""
+
+
+async def read_completion(body: CompletionRequest, model: TextModel, seed: int) -> Intake:
+    """POST /v1/completions."""
+    _check_stream_options(body, body.stream_options)
+    logprobs = -1 if body.logprobs is None else check_logprobs("logprobs", body.logprobs)
+    prompts = await _read_prompts(body.prompt, model)
+    n = num_outputs(body.n, len(prompts))
+    if body.best_of is not None and body.best_of != n:
+        raise Invalid(f"best_of is {body.best_of}; only the value of n, {n}, is supported", param="best_of", code="unsupported_parameter")
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    echo = bool(body.echo)
+    return Intake(
+        prompts=prompts,
+        samplings=_samplings(
+            body, model, prompts, "max_tokens", body.max_tokens, DEFAULT_COMPLETION_TOKENS, seed, logprobs, logprobs if echo else -1
+        ),
+        outputs_per_prompt=n,
+        stops=stop_strings(body),
+        echo=echo,
+        scores=logprobs >= 0,
+        make_format=lambda head: CompletionFormat(head, model.tokenizer, include_usage=include_usage, scores=logprobs >= 0),
+    )
+
+
+async def read_chat(body: ChatRequest, model: TextModel, seed: int) -> Intake:
+    """POST /v1/chat/completions."""
+    _check_stream_options(body, body.stream_options)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise Invalid("top_logprobs needs logprobs: true", param="top_logprobs")
+    logprobs = check_logprobs("top_logprobs", body.top_logprobs or 0) if body.logprobs else -1
+    if not body.messages:
+        raise Invalid("messages is empty: send at least one message", param="messages")
+    messages = template_messages(body.messages)
+    _check_text_length("messages", sum(len(message["content"]) for message in messages), model)
+    param, asked = _asked_tokens(body)
+    n = num_outputs(body.n, 1)
+    prompts = (Prompt(await model.encode_chat(messages)),)
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    return Intake(
+        prompts=prompts,
+        samplings=_samplings(body, model, prompts, param, asked, DEFAULT_CHAT_TOKENS, seed, logprobs, -1),
+        outputs_per_prompt=n,
+        stops=stop_strings(body),
+        echo=False,
+        scores=logprobs >= 0,
+        make_format=lambda head: ChatFormat(head, model.tokenizer, include_usage=include_usage, scores=logprobs >= 0),
+    )
+
+
+async def read_generate(body: GenerateRequest, model: TextModel, seed: int) -> Intake:
+    """POST /generate."""
+    prompts = await _read_prompts(body.prompt, model)
+    return Intake(
+        prompts=prompts,
+        samplings=_samplings(body, model, prompts, "max_tokens", body.max_tokens, DEFAULT_COMPLETION_TOKENS, seed, -1, -1),
+        outputs_per_prompt=num_outputs(body.n, 1),
+        stops=stop_strings(body),
+        echo=False,
+        scores=False,
+        make_format=GenerateFormat,
+    )
+
+
+COMPLETIONS = Route("/v1/completions", CompletionRequest, "cmpl-", read_completion)
+CHAT = Route("/v1/chat/completions", ChatRequest, "chatcmpl-", read_chat)
+GENERATE = Route("/generate", GenerateRequest, "gen-", read_generate)
+
+
+async def read_text(param: str, text: str, model: TextModel) -> Prompt:
+    """A text as a prompt. Raises `Invalid` where it is empty, or so long that encoding it would be wasted."""
+    if not text:
+        raise Invalid(f"{param} is empty: send at least one character", param=param)
+    _check_text_length(param, len(text), model)
+    return Prompt(await model.encode_prompt(text), text)
+
+
+async def _read_prompts(prompt: PromptInput, model: TextModel) -> tuple[Prompt, ...]:
+    """The four kinds of prompt, told apart by their first item."""
+    if isinstance(prompt, str):
+        return (await read_text("prompt", prompt, model),)
+    if not prompt:
+        raise Invalid("prompt is an empty list: send a text, texts, token ids, or lists of token ids", param="prompt")
+    kinds = {type(item) for item in prompt}
+    if kinds == {int}:
+        return (_read_ids(msgspec.convert(prompt, list[int]), model),)
+    if kinds == {list}:
+        return tuple(_read_ids(ids, model) for ids in msgspec.convert(prompt, list[list[int]]))
+    if kinds == {str}:
+        return tuple(await asyncio.gather(*(read_text("prompt", text, model) for text in msgspec.convert(prompt, list[str]))))
+    raise Invalid("prompt mixes kinds: send a text, texts, token ids, or lists of token ids", param="prompt")
+
+
+def _read_ids(token_ids: list[int], model: TextModel) -> Prompt:
+    if not token_ids:
+        raise Invalid("prompt has an empty list of token ids: send at least one", param="prompt")
+    check_token_ids("prompt", token_ids, model.card.vocab_size)
+    return Prompt(tuple(token_ids))
+
+
+def _samplings(
+    body: SamplingFields,
+    model: TextModel,
+    prompts: tuple[Prompt, ...],
+    param: str,
+    asked: int | None,
+    default: int,
+    seed: int,
+    logprobs: int,
+    prompt_logprobs: int,
+) -> tuple[Sampling, ...]:
+    """How each prompt's outputs are chosen; the first output uses the seed itself."""
+    card = model.card
+    limits = [output_tokens(param, asked, default, prompt_tokens=len(prompt.token_ids), card=card) for prompt in prompts]
+    first = sampling_of(body, card, seed=seed, max_tokens=min(limits), logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+    return tuple(msgspec.structs.replace(first, max_tokens=limit) for limit in limits)
+
+
+def _asked_tokens(body: ChatRequest) -> tuple[str, int | None]:
+    """Which of the two names a chat's limit came under, and the limit."""
+    if body.max_tokens is not None and body.max_completion_tokens is not None and body.max_tokens != body.max_completion_tokens:
+        raise Invalid(
+            f"max_tokens is {body.max_tokens} and max_completion_tokens is {body.max_completion_tokens}: send one of them",
+            param="max_completion_tokens",
+        )
+    if body.max_completion_tokens is not None:
+        return "max_completion_tokens", body.max_completion_tokens
+    return "max_tokens", body.max_tokens
+
+
+def _check_stream_options(body: SamplingFields, options: StreamOptions | None) -> None:
+    if options is not None and not body.stream:
+        raise Invalid("stream_options needs stream: true", param="stream_options")
+
+
+def _check_text_length(param: str, num_chars: int, model: TextModel) -> None:
+    most = model.card.max_model_len * MAX_PROMPT_CHARS_PER_TOKEN
+    if num_chars > most:
+        raise Invalid(
+            f"{param} has {num_chars} characters, which can not fit this model's context of {model.card.max_model_len} tokens",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+type AnyRoute = Route[Any]

@@ -1,0 +1,240 @@
+"""One admitted request while the engine works on it: its outputs, its ticket, its one end."""
+
+import contextlib
+from asyncio import CancelledError, Future, get_running_loop
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from appliance.domain.admission.service import Ticket
+from appliance.domain.inference.choice import Choice, Delta
+from appliance.errors import ApplianceError, EngineFailed
+from appliance.problems import problem_of
+from appliance.telemetry.requests import Outcome, RequestReport
+from engine.client import EngineClient
+from engine.wire import SequenceEvent, Submit
+
+CLIENT_CLOSED_STATUS = 499
+"""Not sent to anybody: how logs name the status of a client that had gone (nginx)."""
+
+
+class Cancellation(Exception):
+    """The request ends because nobody wants it any more. `cause` is one of the metric's values."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What is known of a request when it is admitted."""
+
+    request_id: str
+    route: str
+    tenant_id: str
+    lane: str
+    streamed: bool
+    received_ns: int
+    opened_ns: int
+    outputs_per_prompt: int
+
+
+class Job:
+    """Events of the engine go in by plain callbacks; whoever answers the client waits for `gained` or `finished`.
+
+    Exactly one `settle` ends it: the one of `running`, or the sweep's where nobody ever began to answer.
+    """
+
+    def __init__(
+        self,
+        facts: JobFacts,
+        choices: Sequence[Choice],
+        ticket: Ticket,
+        client: EngineClient,
+        *,
+        on_settled: Callable[["Job", RequestReport], None],
+        observe_gap_s: Callable[[float], None],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self.facts = facts
+        self.choices = choices
+        self.is_running = False
+        self.is_settled = False
+        self.scheduled_ns = 0
+        self._ticket = ticket
+        self._client = client
+        self._on_settled = on_settled
+        self._observe_gap_s = observe_gap_s
+        self._clock_ns = clock_ns
+        self._choice_of: dict[int, Choice] = {}
+        """Outputs by sequence id, until the engine ends them."""
+        self._touched: dict[int, Choice] = {}
+        """Outputs with events since the last look, by index."""
+        self._waiter: Future[None] | None = None
+        self._interruption: BaseException | None = None
+        self._first_sent_ns = 0
+
+    # ---- from the engine
+
+    def submit(self, submits: Sequence[Submit]) -> None:
+        """Hand one sequence for each output to the engine. Raises `EngineGone`."""
+        for submit, choice in zip(submits, self.choices, strict=True):
+            self._client.submit(submit, self._take)
+            self._choice_of[submit.sequence_id] = choice
+
+    def note_scheduled(self, time_ns: int) -> None:
+        """A step held prefill work of this request for the first time."""
+        if not self.scheduled_ns:
+            self.scheduled_ns = time_ns
+            self._ticket.start()
+
+    def interrupt(self, reason: BaseException) -> None:
+        """Let whoever waits see `reason` instead of more output. The first one counts."""
+        if self._interruption is None:
+            self._interruption = reason
+            self._wake()
+
+    def _take(self, event: SequenceEvent) -> None:
+        """The engine's sink: runs inside the connection's callback, so no error may leave it."""
+        choice = self._choice_of.get(event.sequence_id)
+        if choice is None:
+            return
+        if event.finish is not None:
+            del self._choice_of[event.sequence_id]
+        try:
+            self._feed(choice, event)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it belongs to the request)
+            self.interrupt(error)
+
+    def _feed(self, choice: Choice, event: SequenceEvent) -> None:
+        now_ns, before_ns = self._clock_ns(), choice.last_token_ns
+        if event.scheduled_ns:
+            self.note_scheduled(event.scheduled_ns)
+        was_over = choice.is_over
+        choice.feed(event, now_ns)
+        if was_over:
+            return
+        if before_ns and event.token_ids:
+            self._observe_gap_s((now_ns - before_ns) / 1e9)
+        if choice.failure is not None:
+            self.interrupt(EngineFailed(choice.failure))
+        if choice.stopped_by_text and event.finish is None:
+            self._client.abort([event.sequence_id])
+        self._touched[choice.index] = choice
+        if self.facts.streamed or self.is_over:
+            self._wake()
+
+    # ---- for whoever answers
+
+    @property
+    def is_over(self) -> bool:
+        """Every output has ended."""
+        return all(choice.is_over for choice in self.choices)
+
+    async def gained(self) -> list[tuple[Choice, Delta]]:
+        """What outputs gained since the last call, at least one step's worth; empty when all have ended.
+
+        Raises:
+            Cancellation, EngineFailed: the request ends here.
+        """
+        while True:
+            if self._interruption is not None:
+                raise self._interruption
+            touched, self._touched = self._touched, {}
+            gained = [(choice, delta) for choice in touched.values() if not (delta := choice.drain()).is_empty]
+            if gained or (not touched and self.is_over):
+                return gained
+            if not touched:
+                await self._wait()
+
+    async def finished(self) -> list[tuple[Choice, Delta]]:
+        """All outputs, whole. Raises as `gained`."""
+        while self._interruption is None and not self.is_over:
+            await self._wait()
+        if self._interruption is not None:
+            raise self._interruption
+        return [(choice, choice.drain()) for choice in self.choices]
+
+    def note_sent(self) -> None:
+        """The first bytes of output reached the transport."""
+        self._first_sent_ns = self._clock_ns()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Answer the client inside; when the block ends, however it does, the request is settled."""
+        assert not self.is_running, "a request is answered once"
+        self.is_running = True
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self.settle(error)
+
+    def settle(self, error: BaseException | None) -> None:
+        """The one end: the engine drops what is still alive, the ticket is given back, the outcome counted."""
+        assert not self.is_settled, "a request has one outcome"
+        self.is_settled = True
+        self._client.abort(self._choice_of)
+        self._choice_of = {}
+        self._ticket.close()
+        self._on_settled(self, self._report(error))
+
+    async def _wait(self) -> None:
+        self._waiter = get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _report(self, error: BaseException | None) -> RequestReport:
+        facts = self.facts
+        first_ns = min((choice.first_token_ns for choice in self.choices if choice.first_token_ns), default=0)
+        longest = max(self.choices, key=lambda choice: choice.num_tokens)
+        firsts = self.choices[:: facts.outputs_per_prompt]
+        outcome, status, code = _verdict(error, has_begun=bool(self._first_sent_ns))
+        cause = error.cause if isinstance(error, Cancellation) else ""
+        return RequestReport(
+            request_id=facts.request_id,
+            route=facts.route,
+            tenant_id=facts.tenant_id,
+            lane=facts.lane,
+            outcome=outcome,
+            status=status,
+            error_code=code,
+            stage=("decode" if first_ns else "prefill" if self.scheduled_ns else "queue") if cause else "",
+            cause=cause,
+            streamed=facts.streamed,
+            num_sequences=len(self.choices),
+            prompt_tokens=sum(len(choice.prompt.token_ids) for choice in firsts),
+            cached_tokens=sum(choice.cached_tokens for choice in firsts),
+            generated_tokens=sum(choice.num_tokens for choice in self.choices),
+            received_ns=facts.received_ns,
+            scheduled_ns=self.scheduled_ns,
+            first_token_ns=longest.first_token_ns,
+            first_sent_ns=self._first_sent_ns if facts.streamed else first_ns,
+            last_token_ns=longest.last_token_ns,
+            tokens_after_first=max(0, longest.num_tokens - 1),
+            ended_ns=self._clock_ns(),
+        )
+
+
+def _verdict(error: BaseException | None, *, has_begun: bool) -> tuple[Outcome, int, str]:
+    """Outcome, HTTP status and error code of an end. A stream that has begun was answered 200, whatever follows."""
+    match error:
+        case None:
+            return Outcome.COMPLETED, 200, ""
+        case Cancellation():
+            return Outcome.CANCELLED, CLIENT_CLOSED_STATUS, ""
+        case ApplianceError():
+            return Outcome.FAILED, 200 if has_begun else problem_of(error).status, error.code
+        case CancelledError():
+            return Outcome.FAILED, 200 if has_begun else 503, "draining"
+        case _:
+            return Outcome.FAILED, 200 if has_begun else 500, "internal_error"

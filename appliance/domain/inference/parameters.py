@@ -1,0 +1,142 @@
+"""Checks every number of a request at the door and builds the wire's `Sampling`. On the device nothing is checked:
+JAX clamps and drops what is out of range in silence, so a bad id would be wrong text, not an error.
+"""
+
+import math
+from collections.abc import Sequence
+
+from appliance.domain.inference.schemas import SamplingFields
+from appliance.errors import Invalid
+from engine.wire import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, ModelCard, Sampling
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 512
+MAX_SEQUENCES = 128
+"""Most outputs of one request: prompts times n."""
+SEED_MASK = 0xFFFF_FFFF
+"""The wire's seeds have 32 bits."""
+
+
+def check_range(param: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
+    """Raises `Invalid` unless the value is a number between the bounds."""
+    if not math.isfinite(value) or value < low or value > high or (above_low and value == low):
+        bound = f"above {low:g} and at most {high:g}" if above_low else f"from {low:g} to {high:g}"
+        raise Invalid(f"{param} is {value:g}; it must be {bound}", param=param)
+
+
+def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raises `Invalid` for an id that the model does not have."""
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise Invalid(f"{param} has token id {token_id}; this model's ids are 0 to {vocab_size - 1}", param=param)
+
+
+def sampling_of(request: SamplingFields, card: ModelCard, *, seed: int, max_tokens: int, logprobs: int, prompt_logprobs: int) -> Sampling:
+    """How the request's tokens are chosen. `seed` is used where the request names none.
+
+    Raises:
+        Invalid: a parameter is out of bounds; the message has the value and the bounds.
+    """
+    top_k = max(0, request.top_k or 0)
+    temperature = _bounded("temperature", request.temperature, 1.0, 0.0, 2.0)
+    if request.top_k is not None:
+        check_range("top_k", request.top_k, -1, card.vocab_size)
+    min_tokens = request.min_tokens or 0
+    check_range("min_tokens", min_tokens, 0, max_tokens)
+    return Sampling(
+        temperature=temperature,
+        top_p=_bounded("top_p", request.top_p, 1.0, 0.0, 1.0, above_low=True),
+        top_k=top_k,
+        min_p=_bounded("min_p", request.min_p, 0.0, 0.0, 1.0),
+        repetition_penalty=_bounded("repetition_penalty", request.repetition_penalty, 1.0, 0.0, 10.0, above_low=True),
+        presence_penalty=_bounded("presence_penalty", request.presence_penalty, 0.0, -2.0, 2.0),
+        frequency_penalty=_bounded("frequency_penalty", request.frequency_penalty, 0.0, -2.0, 2.0),
+        logit_bias=_logit_bias(request.logit_bias or {}, card.vocab_size),
+        seed=(seed if request.seed is None else request.seed) & SEED_MASK,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        ignore_eos=bool(request.ignore_eos),
+        stop_token_ids=_stop_ids(request.stop_token_ids or [], card.vocab_size),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def stop_strings(request: SamplingFields) -> tuple[str, ...]:
+    """The texts that end an output. Raises `Invalid` for too many, an empty or an endless one."""
+    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    if len(stops) > MAX_STOP_STRINGS:
+        raise Invalid(f"stop has {len(stops)} texts; at most {MAX_STOP_STRINGS} are taken", param="stop")
+    for stop in stops:
+        if not 0 < len(stop) <= MAX_STOP_CHARS:
+            raise Invalid(f"stop has a text of {len(stop)} characters; each must have 1 to {MAX_STOP_CHARS}", param="stop")
+    return stops
+
+
+def num_outputs(n: int | None, num_prompts: int) -> int:
+    """Outputs for each prompt. Raises `Invalid` when the request would have too many."""
+    wanted = 1 if n is None else n
+    check_range("n", wanted, 1, MAX_SEQUENCES)
+    if wanted * num_prompts > MAX_SEQUENCES:
+        total = wanted * num_prompts
+        raise Invalid(f"{num_prompts} prompts with n={wanted} are {total} outputs; at most {MAX_SEQUENCES} a request", param="n")
+    return wanted
+
+
+def output_tokens(param: str, asked: int | None, default: int, *, prompt_tokens: int, card: ModelCard) -> int:
+    """Most tokens of an output after a prompt; `default` is cut to what is left of the context.
+
+    Raises:
+        Invalid: the prompt fills the context, or more is asked for than is left; both numbers are in the message.
+    """
+    left = card.max_model_len - prompt_tokens
+    if left < 1:
+        raise Invalid(
+            f"the prompt has {prompt_tokens} tokens; this model's context is {card.max_model_len} tokens, prompt and output together",
+            param="messages" if param == "max_completion_tokens" else "prompt",
+            code="context_length_exceeded",
+        )
+    if asked is None:
+        return min(default, left)
+    if asked < 1:
+        raise Invalid(f"{param} is {asked}; it must be at least 1", param=param)
+    if asked > left:
+        raise Invalid(
+            f"{param} is {asked} and the prompt has {prompt_tokens} tokens: at most {left} fit the context of {card.max_model_len}",
+            param=param,
+            code="context_length_exceeded",
+        )
+    return asked
+
+
+def check_logprobs(param: str, number: int) -> int:
+    """How many likeliest tokens are listed; raises `Invalid` beyond the bound."""
+    check_range(param, number, 0, MAX_LOGPROBS)
+    return number
+
+
+def _bounded(param: str, value: float | None, default: float, low: float, high: float, *, above_low: bool = False) -> float:
+    if value is None:
+        return default
+    check_range(param, value, low, high, above_low=above_low)
+    return value
+
+
+def _logit_bias(bias: dict[str, float], vocab_size: int) -> dict[int, float]:
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise Invalid(f"logit_bias has {len(bias)} entries; at most {MAX_LOGIT_BIAS} are taken", param="logit_bias")
+    try:
+        by_id = {int(token_id): value for token_id, value in bias.items()}
+    except ValueError as error:
+        raise Invalid(f"logit_bias must map token ids to numbers: {error}", param="logit_bias") from error
+    check_token_ids("logit_bias", list(by_id), vocab_size)
+    for value in by_id.values():
+        check_range("logit_bias", value, -100.0, 100.0)
+    return by_id
+
+
+def _stop_ids(token_ids: list[int], vocab_size: int) -> tuple[int, ...]:
+    if len(token_ids) > MAX_STOP_IDS:
+        raise Invalid(f"stop_token_ids has {len(token_ids)} ids; at most {MAX_STOP_IDS} are taken", param="stop_token_ids")
+    check_token_ids("stop_token_ids", token_ids, vocab_size)
+    return tuple(token_ids)

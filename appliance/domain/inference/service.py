@@ -1,0 +1,250 @@
+"""Opens a request: everything that may refuse it happens here, before the answer's first byte."""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from appliance.domain.access.directory import Directory
+from appliance.domain.access.principal import Principal
+from appliance.domain.admission.service import Admission
+from appliance.domain.inference.answers import ModelAnswer, TokenizeAnswer
+from appliance.domain.inference.backend import Backend, Served
+from appliance.domain.inference.choice import Choice
+from appliance.domain.inference.exchange import Exchange
+from appliance.domain.inference.formats import Head
+from appliance.domain.inference.intake import AnyRoute, Intake, read_text
+from appliance.domain.inference.job import CLIENT_CLOSED_STATUS, Cancellation, Job, JobFacts
+from appliance.domain.inference.parameters import SEED_MASK
+from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request, template_messages
+from appliance.domain.lanes.decisions import propose_lane
+from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
+from appliance.problems import problem_of
+from appliance.telemetry.hub import Telemetry
+from appliance.telemetry.requests import Outcome, RequestReport
+from engine.errors import EngineGone
+from engine.wire import Sampling, Submit
+
+NO_LANE = "none"
+"""Lane label of a request that was refused before a lane was proposed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request as it arrived: who and when, not yet what."""
+
+    request_id: str
+    received_ns: int
+    raw_key: str | None
+    tenant_header: str | None
+    read_body: Callable[[], Awaitable[bytes]]
+    """Raises `TooLarge`, `UnsupportedMedia`, or `Cancellation` when the client goes away meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """The times a request is stamped with."""
+
+    monotonic_ns: Callable[[], int]
+    wall_s: Callable[[], float]
+
+
+class InferenceService:
+    """The serving half's front door."""
+
+    def __init__(
+        self, directory: Directory, admission: Admission, backend: Backend, telemetry: Telemetry, clocks: Clocks, rng: random.Random
+    ) -> None:
+        self._directory = directory
+        self._admission = admission
+        self._backend = backend
+        self._telemetry = telemetry
+        self._clocks = clocks
+        self._rng = rng
+
+    async def open(self, call: Call, route: AnyRoute) -> Exchange:
+        """Admit a request and submit it to the engine; what is returned answers it.
+
+        Raises:
+            ApplianceError: it was refused, and counted as such.
+            Cancellation: the client went away first, which was counted too.
+        """
+        principal: Principal | None = None
+        try:
+            principal = self._directory.authenticate(call.raw_key, call.tenant_header)
+            self._admission.gate.require_open()
+            served = self._backend.require()
+            body: SamplingFields = decode_request(await call.read_body(), route.body_type)
+            _check_model(body.model, principal, served)
+            intake: Intake = await route.read(body, served.model, self._rng.getrandbits(32))
+            prompt_tokens = max(len(prompt.token_ids) for prompt in intake.prompts)
+            lane = propose_lane(
+                principal.policy,
+                principal.lanes,
+                streamed=bool(body.stream),
+                prompt_tokens=prompt_tokens,
+                service_tier=body.service_tier or "auto",
+            )
+            ticket = self._admission.enter(principal.policy)
+        except BaseException as error:
+            self._telemetry.settle(self._refusal(call, route, principal, error))
+            raise
+        facts = JobFacts(
+            request_id=call.request_id,
+            route=route.path,
+            tenant_id=principal.tenant_id,
+            lane=lane,
+            streamed=bool(body.stream),
+            received_ns=call.received_ns,
+            opened_ns=self._clocks.monotonic_ns(),
+            outputs_per_prompt=intake.outputs_per_prompt,
+        )
+        job = Job(
+            facts,
+            _choices(intake, served),
+            ticket,
+            served.client,
+            on_settled=self._settled,
+            observe_gap_s=self._telemetry.requests.gap_observer(lane, principal.tenant_id),
+            clock_ns=self._clocks.monotonic_ns,
+        )
+        self._submit(job, intake, principal, served)
+        return Exchange(job, intake.make_format(self._head(call, route, served)))
+
+    async def tokenize(self, call: Call) -> TokenizeAnswer:
+        """Token ids of a prompt or a conversation. Raises as `open`; takes no ticket and is not counted."""
+        principal = self._directory.authenticate(call.raw_key, call.tenant_header)
+        self._admission.gate.require_open()
+        served = self._backend.require()
+        body = decode_request(await call.read_body(), TokenizeRequest)
+        _check_model(body.model, principal, served)
+        if (body.prompt is None) == (body.messages is None):
+            raise Invalid("send either prompt or messages", param="prompt")
+        if body.messages is not None:
+            token_ids = await served.model.encode_chat(template_messages(body.messages))
+        else:
+            token_ids = (await read_text("prompt", body.prompt or "", served.model)).token_ids
+        texts = [served.model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
+        return TokenizeAnswer(count=len(token_ids), max_model_len=served.model.card.max_model_len, tokens=token_ids, token_strs=texts)
+
+    def models(self, raw_key: str | None, tenant_header: str | None) -> list[ModelAnswer]:
+        """What the caller may use."""
+        principal = self._directory.authenticate(raw_key, tenant_header)
+        self._admission.gate.require_open()
+        served = self._backend.require()
+        card = served.model.card
+        if principal.models and card.model_id not in principal.models:
+            return []
+        return [ModelAnswer(id=card.model_id, created=served.loaded_s, max_model_len=card.max_model_len)]
+
+    def _submit(self, job: Job, intake: Intake, principal: Principal, served: Served) -> None:
+        """Hand the job's sequences to the engine; where it is gone the job ends at once."""
+        submits = [
+            self._sequence(job, principal, served, choice.prompt.token_ids, sampling)
+            for choice, sampling in zip(job.choices, _samplings(intake), strict=True)
+        ]
+        self._backend.add(job, [submit.sequence_id for submit in submits])
+        try:
+            job.submit(submits)
+        except EngineGone as error:
+            unavailable = Unavailable(f"the engine went away: {error}", reason="engine_down", retry_after_s=5.0)
+            job.settle(unavailable)
+            raise unavailable from error
+
+    def _sequence(self, job: Job, principal: Principal, served: Served, prompt: tuple[int, ...], sampling: Sampling) -> Submit:
+        facts = job.facts
+        target_s = principal.policy.ttft_s.get(facts.lane)
+        return Submit(
+            sequence_id=served.client.next_sequence_id(),
+            request_id=facts.request_id,
+            tenant_id=principal.tenant_id,
+            lane=facts.lane,
+            salt=principal.cache_salt,
+            prompt=prompt,
+            sampling=sampling,
+            received_ns=facts.received_ns,
+            ttft_deadline_ns=facts.received_ns + round(target_s * 1e9) if target_s is not None else 0,
+        )
+
+    def _head(self, call: Call, route: AnyRoute, served: Served) -> Head:
+        return Head(
+            body_id=route.id_prefix + call.request_id,
+            created_s=int(self._clocks.wall_s()),
+            model=served.model.card.model_id,
+            fingerprint=served.fingerprint,
+        )
+
+    def _settled(self, job: Job, report: RequestReport) -> None:
+        self._backend.remove(job)
+        self._telemetry.settle(report)
+
+    def _refusal(self, call: Call, route: AnyRoute, principal: Principal | None, error: BaseException) -> RequestReport:
+        """The report of a request that was not admitted."""
+        is_refusal = isinstance(error, ApplianceError)
+        cause = error.cause if isinstance(error, Cancellation) else ""
+        return RequestReport(
+            request_id=call.request_id,
+            route=route.path,
+            tenant_id=principal.tenant_id if principal else "",
+            lane=NO_LANE,
+            outcome=Outcome.REJECTED if is_refusal else Outcome.CANCELLED if cause else Outcome.FAILED,
+            status=problem_of(error).status if is_refusal else CLIENT_CLOSED_STATUS if cause else 500,
+            error_code=error.code if is_refusal else "" if cause else "internal_error",
+            rejection=_rejection_reason(error) if is_refusal else "",
+            stage="queue" if cause else "",
+            cause=cause,
+            received_ns=call.received_ns,
+            ended_ns=self._clocks.monotonic_ns(),
+        )
+
+
+def _check_model(name: str | None, principal: Principal, served: Served) -> None:
+    """Raises `NotFound` for a model that is not served, `Forbidden` for one that the key may not use."""
+    model_id = served.model.card.model_id
+    if name is not None and name != model_id:
+        raise NotFound(f"the model {name[:200]!r} does not exist here; this server has {model_id!r}", param="model", code="model_not_found")
+    if principal.models and model_id not in principal.models:
+        raise Forbidden(f"this key may not use the model {model_id!r}", param="model", code="model_not_allowed")
+
+
+def _choices(intake: Intake, served: Served) -> list[Choice]:
+    """Outputs in OpenAI's order: all of the first prompt, then the next prompt's."""
+    n, tokenizer = intake.outputs_per_prompt, served.model.tokenizer
+    return [
+        Choice(
+            prompt_index * n + output_index,
+            prompt,
+            tokenizer,
+            stops=intake.stops,
+            min_tokens=sampling.min_tokens,
+            echo=intake.echo,
+            scores=intake.scores,
+        )
+        for prompt_index, (prompt, sampling) in enumerate(zip(intake.prompts, intake.samplings, strict=True))
+        for output_index in range(n)
+    ]
+
+
+def _samplings(intake: Intake) -> list[Sampling]:
+    """One for each output: the first of a prompt has the request's seed, the others seeds that follow from it."""
+    return [
+        msgspec.structs.replace(sampling, seed=(sampling.seed + output_index) & SEED_MASK)
+        for sampling in intake.samplings
+        for output_index in range(intake.outputs_per_prompt)
+    ]
+
+
+def _rejection_reason(error: ApplianceError) -> str:
+    """The metric's label of a refusal."""
+    match error:
+        case OverOwnLimit(reason=reason):
+            return reason
+        case Unavailable(reason="overloaded"):
+            return "queue_full"
+        case Unavailable(reason=reason):
+            return reason
+        case ApplianceError(code="context_length_exceeded"):
+            return "too_long"
+        case _:
+            return "invalid"

@@ -1,0 +1,189 @@
+"""What an engine's life does to the appliance: model loaded, gate opened, steps recorded, everything closed when it dies."""
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from appliance.domain.access.directory import Directory
+from appliance.domain.access.snapshot import AccessSnapshot
+from appliance.domain.admission.gate import Gate
+from appliance.domain.inference.backend import Backend, Served
+from appliance.errors import Invalid
+from appliance.telemetry.hub import Telemetry
+from appliance.text.model import TextModel, load_text_model
+from appliance.text.prefixes import PrefixEntry, encode_prefix
+from engine.client import EngineClient, Listener
+from engine.errors import EngineGone
+from engine.wire import CommonPrefixes, Fatal, Heartbeat, Prepared, Progress, Ready, SetPolicies, StepDone
+
+log = structlog.get_logger(__name__)
+
+PHASE_START_PERCENT = {"prepare": 0, "load": 5, "compile": 25, "allocate": 80, "warmup": 84, "prefixes": 92, "canary": 97}
+"""How far a start is when a phase begins; on a cold cache compiling takes most of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """Who else wants to know. Called from the event loop."""
+
+    on_progress: Callable[[Progress], None]
+    on_ready: Callable[[Ready], None]
+    on_broken: Callable[[str], None]
+    """The model's text can not be served: a restart would not help."""
+
+
+class Runtime:
+    """Listens to one engine after the other."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        gate: Gate,
+        backend: Backend,
+        telemetry: Telemetry,
+        prefixes: tuple[PrefixEntry, ...],
+        watchers: Watchers,
+    ) -> None:
+        self._gate = gate
+        self._backend = backend
+        self._telemetry = telemetry
+        self._prefixes = prefixes
+        self._watchers = watchers
+        self._client: EngineClient | None = None
+        self._model: asyncio.Task[TextModel] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._policies: SetPolicies | None = None
+        self._heard_ns = 0
+        self._lost = asyncio.Event()
+        self.fatal: Fatal | None = None
+        """The last engine's last words."""
+        self.was_ready = False
+        """Whether the last engine came to take requests."""
+        directory.subscribe(self._on_policies)
+
+    @property
+    def heartbeat_age_s(self) -> float | None:
+        """Since the connected engine's last sign of life; None while none is connected."""
+        return (time.monotonic_ns() - self._heard_ns) / 1e9 if self._client is not None else None
+
+    def new_client(self) -> EngineClient:
+        """A client for the next engine, wired to this."""
+        self.fatal, self.was_ready = None, False
+        self._heard_ns = time.monotonic_ns()
+        self._lost = lost = asyncio.Event()
+        self._client = EngineClient(
+            Listener(
+                on_progress=self._on_progress,
+                on_prepared=self._on_prepared,
+                on_ready=self._on_ready,
+                on_step=self._on_step,
+                on_heartbeat=self._on_heartbeat,
+                on_fatal=self._on_fatal,
+                on_lost=lambda reason: self._on_lost(lost, reason),
+            )
+        )
+        return self._client
+
+    async def wait_lost(self, timeout_s: float) -> None:
+        """Until the last engine's connection has ended, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._lost.wait()
+
+    def send_policies(self) -> None:
+        """Tell a connected engine the tenants' policies."""
+        if self._client is not None and self._client.is_connected and self._policies is not None:
+            self._client.send_policies(self._policies)
+
+    def _on_policies(self, snapshot: AccessSnapshot) -> None:
+        self._policies = SetPolicies(snapshot.version, tuple(snapshot.policies.values()))
+        self._telemetry.requests.sync_tenants(snapshot.policies)
+        self.send_policies()
+
+    def _on_progress(self, step: Progress) -> None:
+        self._heard_ns = time.monotonic_ns()
+        self._gate.warm_up(step.phase, percent_of(step), f"{step.phase} {step.done} of {step.total}")
+        self._watchers.on_progress(step)
+
+    def _on_prepared(self, prepared: Prepared) -> None:
+        self._heard_ns = time.monotonic_ns()
+        self._model = asyncio.create_task(self._load_model(Path(prepared.export_dir), self._client))
+
+    async def _load_model(self, folder: Path, client: EngineClient | None) -> TextModel:
+        """Read the model's text half; compute the common prefixes where the engine waits for them."""
+        try:
+            model = await asyncio.to_thread(load_text_model, folder)
+            if self._prefixes and client is not None:
+                encoded = await asyncio.to_thread(lambda: tuple(encode_prefix(entry, model) for entry in self._prefixes))
+                client.send_prefixes(CommonPrefixes(encoded))
+        except EngineGone:
+            raise
+        except Exception as error:
+            message = error.message if isinstance(error, Invalid) else f"{type(error).__name__}: {error}"
+            self._watchers.on_broken(f"the model's text can not be served: {message}")
+            raise
+        return model
+
+    def _on_ready(self, ready: Ready) -> None:
+        self._heard_ns = time.monotonic_ns()
+        self._opening = asyncio.create_task(self._open(ready, self._client))
+
+    async def _open(self, ready: Ready, client: EngineClient | None) -> None:
+        assert self._model is not None, "an engine says Prepared before Ready"
+        await asyncio.wait([self._model])
+        if self._model.exception() is not None or client is None or client is not self._client or not client.is_connected:
+            return
+        model = replace(self._model.result(), card=ready.card)
+        self._telemetry.note_ready(ready)
+        self._backend.serve(Served(client, model, fingerprint_of(ready), int(time.time())))
+        gc.collect()
+        gc.freeze()  # what lives until shutdown is not looked at again
+        self.was_ready = True
+        self._gate.open()
+        log.info("ready", model=ready.card.model_id, device=ready.device, backend=ready.attention_backend, startup_s=ready.startup_s)
+        self._watchers.on_ready(ready)
+
+    def _on_step(self, step: StepDone) -> None:
+        self._heard_ns = time.monotonic_ns()
+        self._backend.note_step(step)
+        self._telemetry.note_step(step)
+
+    def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        self._heard_ns = time.monotonic_ns()
+        if heartbeat.load is not None:
+            self._telemetry.note_load(heartbeat.load)
+
+    def _on_fatal(self, fatal: Fatal) -> None:
+        self.fatal = fatal
+        log.error("engine_fatal", kind=fatal.kind, message=fatal.message)
+
+    def _on_lost(self, lost: asyncio.Event, reason: str) -> None:
+        lost.set()
+        if lost is not self._lost:
+            return  # an older engine's connection; the next one is there already
+        self._client = None
+        self._backend.serve(None)
+        self._telemetry.engine.lose_engine()
+        self._gate.lose_engine(self.fatal.message if self.fatal else reason)
+
+
+def percent_of(step: Progress) -> int:
+    """How far a start is, 0 to 99."""
+    starts = sorted({*PHASE_START_PERCENT.values(), 99})
+    start = PHASE_START_PERCENT.get(step.phase, 0)
+    end = next(percent for percent in starts if percent > start)
+    return start + (end - start) * min(step.done, step.total) // max(1, step.total)
+
+
+def fingerprint_of(ready: Ready) -> str:
+    """Names what answers depend on beside the request."""
+    card = ready.card
+    parts = (card.model_id, card.dtype, card.quantization, ready.device, ready.attention_backend)
+    return "fp_" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:10]
