@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -116,8 +117,7 @@ class EngineClient(asyncio.Protocol):
     # ---- from the engine (asyncio.Protocol)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are none by their class
 
     def data_received(self, data: bytes) -> None:
         try:
