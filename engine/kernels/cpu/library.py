@@ -9,7 +9,7 @@ import jax
 
 from engine.kernels.cpu.build import BuildFailed, build, find_library
 
-TARGETS = ("fairlane_kv_write", "fairlane_decode", "fairlane_prefill", "fairlane_product")
+TARGETS = ("fairlane_kv_write", "fairlane_decode", "fairlane_prefill", "fairlane_product", "fairlane_decoder")
 
 ISA_LEVELS = range(3)
 """As in `csrc/select.h`, best first."""

@@ -34,6 +34,13 @@ class NativeWeight:
     in_features: int = field(metadata={"static": True})
     isa_level: int = field(metadata={"static": True})
 
+    def product(self, x: jax.Array) -> jax.Array:
+        """x [T, in] -> f32 [T, out]: what `engine.kernels.products` asks of a weight that multiplies itself."""
+        return native_product(x, self, out_dtype=jnp.float32)
+
+    def rows(self, indices: jax.Array) -> jax.Array:
+        return take_rows(self, indices)
+
     @property
     def shape(self) -> tuple[int, int]:
         return self.out_features, self.in_features
@@ -67,18 +74,18 @@ def take_rows(weight: NativeWeight, rows: jax.Array) -> jax.Array:
     return (values * scale + minimum).reshape(count, width).astype(jnp.bfloat16)
 
 
-def _grouped(matrix: np.ndarray, per_lane: int) -> np.ndarray:
-    """[out, n] -> [out/64, n/per_lane, 64, per_lane], missing outputs zero."""
-    out, width = matrix.shape
-    groups = -(-out // GROUP)
-    padded = np.zeros((groups * GROUP, width), matrix.dtype)
-    padded[:out] = matrix
-    return np.ascontiguousarray(padded.reshape(groups, GROUP, width // per_lane, per_lane).transpose(0, 2, 1, 3))
+def _grouped(matrix: np.ndarray) -> np.ndarray:
+    """Rows of bytes [out, 4 n] -> u8 [out/64, n, 64, 4], missing outputs zero. Every kind's lane is four bytes wide."""
+    words = np.ascontiguousarray(matrix).view(np.uint32)
+    out, width = words.shape
+    padded = words if out % GROUP == 0 else np.pad(words, ((0, -out % GROUP), (0, 0)))
+    lanes = np.ascontiguousarray(padded.reshape(-1, GROUP, width).transpose(0, 2, 1))
+    return lanes.view(np.uint8).reshape(-1, width, GROUP, 4)
 
 
 def pack_bf16(matrix: np.ndarray, isa_level: int) -> NativeWeight:
     """A bf16 matrix [out, in], `in` even."""
-    data = _grouped(np.asarray(matrix, dtype=jnp.bfloat16).view(np.uint16), 2).view(jnp.bfloat16)
+    data = _grouped(np.asarray(matrix, dtype=jnp.bfloat16).view(np.uint8)).view(jnp.bfloat16)
     return NativeWeight(jnp.asarray(data), jnp.zeros((0,), jnp.float32), "bf16", *matrix.shape, isa_level)
 
 
@@ -87,7 +94,7 @@ def pack_int8(matrix: np.ndarray, isa_level: int) -> NativeWeight:
     wide = np.asarray(matrix, dtype=np.float32)
     scale = np.abs(wide).max(axis=1) / 127
     values = np.rint(wide / np.where(scale > 0, scale, 1)[:, None])
-    data = _grouped((values + 128).astype(np.uint8), 4)
+    data = _grouped((values + 128).astype(np.uint8))
     return NativeWeight(jnp.asarray(data), jnp.asarray(_padded(scale).reshape(-1, GROUP)), "int8", *matrix.shape, isa_level)
 
 
@@ -102,7 +109,7 @@ def pack_q8_0(blocks: np.ndarray, isa_level: int) -> NativeWeight:
     split = blocks.reshape(out, -1, 34)
     scale = np.ascontiguousarray(split[..., :2]).view(np.float16)[..., 0]
     values = split[..., 2:].reshape(out, -1) ^ np.uint8(128)
-    return NativeWeight(jnp.asarray(_grouped(values, 4)), _block_scales(scale), "q8", out, values.shape[1], isa_level)
+    return NativeWeight(jnp.asarray(_grouped(values)), _block_scales(scale), "q8", out, values.shape[1], isa_level)
 
 
 def pack_q4_1(blocks: np.ndarray, isa_level: int) -> NativeWeight:
@@ -121,7 +128,7 @@ def pack_q4_0(blocks: np.ndarray, isa_level: int) -> NativeWeight:
 
 def _pack_q4(scale: np.ndarray, minimum: np.ndarray, nibbles: np.ndarray, isa_level: int) -> NativeWeight:
     out, num_blocks = scale.shape
-    data = _grouped(nibbles.reshape(out, num_blocks * BLOCK // 2), 4)
+    data = _grouped(nibbles.reshape(out, num_blocks * BLOCK // 2))
     data = data.reshape(-1, num_blocks, BLOCK // 8, GROUP, 4)
     return NativeWeight(jnp.asarray(data), jnp.stack([_block_scales(scale), _block_scales(minimum)], 2), "q4", out, num_blocks * BLOCK, isa_level)
 

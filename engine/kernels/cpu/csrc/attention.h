@@ -213,7 +213,7 @@ void AttendTyped(const AttentionShape& s, const QueryRows& rows, int64_t begin, 
     for (int64_t r = 0; r < rows.rows; ++r) {
       const TokenRange seen = SeenInBlock(s, rows.visible + r, block);
       if (seen.begin >= seen.end) continue;
-      const auto* q = static_cast<const Element*>(rows.q) + r * s.num_heads * s.head_dim;
+      const auto* q = static_cast<const Element*>(rows.q) + r * rows.q_stride;
       float* state = states + r * size;
       AttendBlock<T>(s, tiles, (int)(seen.begin - start), (int)(seen.end - start), q, first_reader, held[r] ? later : state);
       if (held[r]) Merge(s, state, later);
@@ -248,7 +248,7 @@ inline void Finish(const AttentionShape& s, const float* states, int64_t rows, v
 }
 
 template <Type T>
-void WriteTyped(const AttentionShape& s, char* cache, const void* k, const void* v, const int32_t* slots, int64_t begin, int64_t end) {
+void WriteTyped(const AttentionShape& s, char* cache, const void* k, const void* v, int64_t stride, const int32_t* slots, int64_t begin, int64_t end) {
   using Element = typename Kv<T>::Element;
   constexpr int kDims = Kv<T>::kDims;
   for (int64_t t = begin; t < end; ++t) {
@@ -256,18 +256,18 @@ void WriteTyped(const AttentionShape& s, char* cache, const void* k, const void*
     const int64_t offset = slots[t] % s.page_size;
     for (int64_t h = 0; h < s.num_kv_heads; ++h) {
       auto* head = reinterpret_cast<Element*>(cache + slots[t] / s.page_size * s.page_bytes() + h * s.head_bytes());
-      const auto* from = static_cast<const Element*>(k) + (t * s.num_kv_heads + h) * s.head_dim;
+      const auto* from = static_cast<const Element*>(k) + t * stride + h * s.head_dim;
       Element* to = head + offset / kLanes * kLanes * s.head_dim + offset % kLanes * kDims;
       for (int64_t d = 0; d < s.head_dim; d += kDims) std::memcpy(to + d * kLanes, from + d, kDims * sizeof(Element));
-      from = static_cast<const Element*>(v) + (t * s.num_kv_heads + h) * s.head_dim;
+      from = static_cast<const Element*>(v) + t * stride + h * s.head_dim;
       std::memcpy(head + (s.page_size + offset) * s.head_dim, from, s.head_dim * sizeof(Element));
     }
   }
 }
 
-inline void WriteKv(const AttentionShape& s, char* cache, const void* k, const void* v, const int32_t* slots, int64_t begin, int64_t end) {
-  if (s.type == Type::kBf16) WriteTyped<Type::kBf16>(s, cache, k, v, slots, begin, end);
-  else WriteTyped<Type::kF32>(s, cache, k, v, slots, begin, end);
+inline void WriteKv(const AttentionShape& s, char* cache, const void* k, const void* v, int64_t stride, const int32_t* slots, int64_t begin, int64_t end) {
+  if (s.type == Type::kBf16) WriteTyped<Type::kBf16>(s, cache, k, v, stride, slots, begin, end);
+  else WriteTyped<Type::kF32>(s, cache, k, v, stride, slots, begin, end);
 }
 
 }  // namespace FL_ISA

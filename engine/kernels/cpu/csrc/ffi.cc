@@ -3,6 +3,7 @@
 
 #include "run.h"
 #include "select.h"
+#include "stack.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -39,12 +40,50 @@ bool TableHolds(const int32_t* table, int64_t width, int64_t tokens, int64_t pag
 constexpr int64_t kAloneTokens = 512;  // KV tokens times KV heads below which a wake-up costs more than it brings
 
 ffi::Error RunAttention(ffi::ThreadPool& pool, const Kernels& kernels, const AttentionShape& s, const ffi::AnyBuffer& cache,
-                        const ffi::AnyBuffer& q, void* out, const std::vector<AttentionTask>& tasks) {
+                        const ffi::AnyBuffer& q, void* out, std::vector<AttentionTask> tasks) {
   int64_t work = 0;
   for (const AttentionTask& task : tasks) work += task.rows * task.visible * s.num_kv_heads;
   Team team(pool, work < kAloneTokens);
-  const AttentionRun run(kernels, s, static_cast<const char*>(cache.untyped_data()), q.untyped_data(), out, tasks, team.threads());
-  team.Run(run.units(), [&](int64_t unit) { run.Do(unit); });
+  const AttentionPlan plan(kernels, s, std::move(tasks), team.threads());
+  const AttentionBuffers buffers = {static_cast<const char*>(cache.untyped_data()), static_cast<const char*>(q.untyped_data()),
+                                    s.num_heads * s.head_dim, static_cast<char*>(out)};
+  team.Run(plan.units(), [&](int64_t unit) { plan.Do(unit, buffers); });
+  return ffi::Error::Success();
+}
+
+using Ints = ffi::Buffer<ffi::S32>;
+
+// Rows of decode, `queries` tokens each, from `first_row` of the step.
+ffi::Error DecodeTasks(const AttentionShape& s, const Ints& tables, const Ints& lengths, int64_t queries, int64_t pages, std::vector<AttentionTask>* tasks) {
+  const int64_t width = tables.dimensions()[1];
+  for (int64_t b = 0; b < (int64_t)lengths.element_count(); ++b) {
+    const int64_t length = lengths.typed_data()[b];
+    const int32_t* table = tables.typed_data() + b * width;
+    if (length <= 0) continue;
+    if (length < queries || !TableHolds(table, width, length, s.page_size, pages)) return Invalid("row outside its page table or the cache");
+    tasks->push_back({b * queries, queries, length - queries + 1, table});
+  }
+  return ffi::Error::Success();
+}
+
+// PrefillLayout of engine/kernels/attention.py.
+struct Layout {
+  const Ints &tables, &block_sequence, &row_start, &chunk_tokens, &context_tokens;
+};
+
+// Query blocks of chunks; their rows lie `first_row` behind the step's start.
+ffi::Error PrefillTasks(const AttentionShape& s, const Layout& layout, int64_t first_row, int64_t rows, int64_t pages, std::vector<AttentionTask>* tasks) {
+  const int64_t sequences = layout.tables.dimensions()[0], width = layout.tables.dimensions()[1];
+  for (int64_t block = 0; block < (int64_t)layout.block_sequence.element_count(); ++block) {
+    const int64_t n = layout.block_sequence.typed_data()[block], start = block * kMaxQueryRows;
+    if (n < 0 || n >= sequences || start + kMaxQueryRows > rows) return Invalid("query block outside the step");
+    const int64_t offset = start - layout.row_start.typed_data()[n], context = layout.context_tokens.typed_data()[n];
+    const int64_t count = offset < 0 ? 0 : std::clamp<int64_t>(layout.chunk_tokens.typed_data()[n] - offset, 0, kMaxQueryRows);
+    const int32_t* table = layout.tables.typed_data() + n * width;
+    if (count == 0) continue;
+    if (context < 0 || !TableHolds(table, width, context + offset + count, s.page_size, pages)) return Invalid("chunk outside its page table or the cache");
+    tasks->push_back({first_row + start, count, context + offset + 1, table});
+  }
   return ffi::Error::Success();
 }
 
@@ -65,59 +104,38 @@ ffi::Error KvWrite(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer k,
   constexpr int64_t kUnitTokens = 16;
   Team team(pool, tokens <= 2 * kUnitTokens);
   team.Run(CeilDiv(tokens, kUnitTokens), [&](int64_t unit) {
-    kernels->write_kv(s, to, k.untyped_data(), v.untyped_data(), slot, unit * kUnitTokens, std::min(tokens, (unit + 1) * kUnitTokens));
+    kernels->write_kv(s, to, k.untyped_data(), v.untyped_data(), dims[1] * dims[2], slot, unit * kUnitTokens, std::min(tokens, (unit + 1) * kUnitTokens));
   });
   return ffi::Error::Success();
 }
 
-ffi::Error Decode(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer q, ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> lengths,
-                  ffi::Result<ffi::AnyBuffer> out, int32_t isa, float scale, float soft_cap, int32_t window) {
+ffi::Error Decode(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer q, Ints tables, Ints lengths, ffi::Result<ffi::AnyBuffer> out,
+                  int32_t isa, float scale, float soft_cap, int32_t window) {
   const Kernels* kernels = KernelsAt(isa);
   AttentionShape s;
   const auto dims = q.dimensions();
   if (!kernels || dims.size() != 4 || dims[1] > kMaxQueryRows) return Invalid("no such instruction set, or q not [B, 1..16, H, D]");
   if (ffi::Error error = ShapeOf(cache, dims[2], dims[3], scale, soft_cap, window, &s); error.failure()) return error;
   if (q.element_type() != cache.element_type()) return Invalid("q and cache differ in type");
-  const int64_t queries = dims[1], width = tables.dimensions()[1], row_bytes = s.num_heads * s.head_dim * Bytes(s.type);
   std::vector<AttentionTask> tasks;
-  for (int64_t b = 0; b < dims[0]; ++b) {
-    const int64_t length = lengths.typed_data()[b];
-    const int32_t* table = tables.typed_data() + b * width;
-    if (length <= 0) {
-      std::memset(static_cast<char*>(out->untyped_data()) + b * queries * row_bytes, 0, queries * row_bytes);
-      continue;
-    }
-    if (length < queries || !TableHolds(table, width, length, s.page_size, cache.dimensions()[0])) return Invalid("row outside its page table or the cache");
-    tasks.push_back({b * queries, queries, length - queries + 1, table});
-  }
-  return RunAttention(pool, *kernels, s, cache, q, out->untyped_data(), tasks);
+  if (ffi::Error error = DecodeTasks(s, tables, lengths, dims[1], cache.dimensions()[0], &tasks); error.failure()) return error;
+  std::memset(out->untyped_data(), 0, out->size_bytes());  // rows without tokens
+  return RunAttention(pool, *kernels, s, cache, q, out->untyped_data(), std::move(tasks));
 }
 
-ffi::Error Prefill(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer q, ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> block_sequence,
-                   ffi::Buffer<ffi::S32> row_start, ffi::Buffer<ffi::S32> chunk_tokens, ffi::Buffer<ffi::S32> context_tokens,
-                   ffi::Result<ffi::AnyBuffer> out, int32_t isa, float scale, float soft_cap, int32_t window) {
+ffi::Error Prefill(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer q, Ints tables, Ints block_sequence, Ints row_start, Ints chunk_tokens,
+                   Ints context_tokens, ffi::Result<ffi::AnyBuffer> out, int32_t isa, float scale, float soft_cap, int32_t window) {
   const Kernels* kernels = KernelsAt(isa);
   AttentionShape s;
   const auto dims = q.dimensions();
   if (!kernels || dims.size() != 3) return Invalid("no such instruction set, or q not [T, H, D]");
   if (ffi::Error error = ShapeOf(cache, dims[1], dims[2], scale, soft_cap, window, &s); error.failure()) return error;
   if (q.element_type() != cache.element_type()) return Invalid("q and cache differ in type");
-  const int64_t sequences = tables.dimensions()[0], width = tables.dimensions()[1], row_bytes = s.num_heads * s.head_dim * Bytes(s.type);
+  const Layout layout = {tables, block_sequence, row_start, chunk_tokens, context_tokens};
   std::vector<AttentionTask> tasks;
-  for (int64_t block = 0; block < (int64_t)block_sequence.element_count(); ++block) {
-    const int64_t n = block_sequence.typed_data()[block], first = block * kMaxQueryRows;
-    if (n < 0 || n >= sequences || first + kMaxQueryRows > dims[0]) return Invalid("query block outside the step");
-    const int64_t offset = first - row_start.typed_data()[n], chunk = chunk_tokens.typed_data()[n];
-    const int64_t rows = offset < 0 ? 0 : std::clamp<int64_t>(chunk - offset, 0, kMaxQueryRows);
-    std::memset(static_cast<char*>(out->untyped_data()) + (first + rows) * row_bytes, 0, (kMaxQueryRows - rows) * row_bytes);
-    if (rows == 0) continue;
-    const int64_t context = context_tokens.typed_data()[n];
-    const int32_t* table = tables.typed_data() + n * width;
-    if (context < 0 || !TableHolds(table, width, context + offset + rows, s.page_size, cache.dimensions()[0]))
-      return Invalid("chunk outside its page table or the cache");
-    tasks.push_back({first, rows, context + offset + 1, table});
-  }
-  return RunAttention(pool, *kernels, s, cache, q, out->untyped_data(), tasks);
+  if (ffi::Error error = PrefillTasks(s, layout, 0, dims[0], cache.dimensions()[0], &tasks); error.failure()) return error;
+  std::memset(out->untyped_data(), 0, out->size_bytes());
+  return RunAttention(pool, *kernels, s, cache, q, out->untyped_data(), std::move(tasks));
 }
 
 ffi::Error WeightOf(int32_t kind, const ffi::AnyBuffer& data, const ffi::AnyBuffer& scales, int64_t in, Weight* weight) {
@@ -147,6 +165,99 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
   return ffi::Error::Success();
 }
 
+// A layer's buffers, in the order of `Layer`; a tensor that the architecture lacks has no elements.
+constexpr size_t kLayerBuffers = 17;
+constexpr size_t kStepBuffers = 11;
+
+class BufferReader {
+ public:
+  BufferReader(const ffi::RemainingArgs& args, size_t first) : args_(args), next_(first) {}
+  template <typename T>
+  const T* Optional() {
+    const ffi::AnyBuffer buffer = Next();
+    return buffer.element_count() == 0 ? nullptr : static_cast<const T*>(buffer.untyped_data());
+  }
+  ffi::Error Matrix(int32_t kind, int64_t in, int64_t out, Weight* weight) {
+    const ffi::AnyBuffer data = Next(), scales = Next();
+    if (ffi::Error error = WeightOf(kind, data, scales, in, weight); error.failure()) return error;
+    return weight->out >= out ? ffi::Error::Success() : Invalid("a weight is too small");
+  }
+  ffi::AnyBuffer Next() { return *args_.get<ffi::AnyBuffer>(next_++); }
+
+ private:
+  const ffi::RemainingArgs& args_;
+  size_t next_;
+};
+
+ffi::Error ReadLayer(BufferReader& reader, const Step& step, const int32_t* kinds, char* cache, Layer* layer) {
+  const AttentionShape& s = step.shape;
+  const int64_t width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
+  layer->input_norm = reader.Optional<float>();
+  if (ffi::Error error = reader.Matrix(kinds[0], step.hidden, width + 2 * kv_width, &layer->qkv); error.failure()) return error;
+  layer->qkv_bias = reader.Optional<uint16_t>();
+  layer->q_norm = reader.Optional<float>();
+  layer->k_norm = reader.Optional<float>();
+  if (ffi::Error error = reader.Matrix(kinds[1], width, step.hidden, &layer->output); error.failure()) return error;
+  layer->output_bias = reader.Optional<uint16_t>();
+  layer->post_norm = reader.Optional<float>();
+  if (ffi::Error error = reader.Matrix(kinds[2], step.hidden, 2 * step.intermediate, &layer->gate_up); error.failure()) return error;
+  layer->gate_up_bias = reader.Optional<uint16_t>();
+  if (ffi::Error error = reader.Matrix(kinds[3], step.intermediate, step.hidden, &layer->down); error.failure()) return error;
+  layer->down_bias = reader.Optional<uint16_t>();
+  layer->cache = cache;
+  return ffi::Error::Success();
+}
+
+// args: hidden [T, hidden] bf16, cos, sin [T, D/2] f32, slots [T], decode tables [B, M] and lengths [B], the five arrays
+// of a PrefillLayout for rows B.., then each layer's buffers with its cache last. rets: hidden, then the caches in place.
+ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, int32_t isa, int32_t num_heads, int32_t head_dim,
+                   int32_t intermediate, float eps, float scale, int32_t window, ffi::Span<const int32_t> kinds) {
+  const Kernels* kernels = KernelsAt(isa);
+  const size_t num_layers = kinds.size() / 4;
+  if (!kernels || num_layers == 0 || args.size() != kStepBuffers + num_layers * kLayerBuffers || rets.size() != 1 + num_layers)
+    return Invalid("no such instruction set, or a wrong number of buffers");
+  const ffi::AnyBuffer hidden = *args.get<ffi::AnyBuffer>(0);
+  const auto ints = [&](size_t i) { return *args.get<Ints>(i); };
+  for (size_t i = 3; i < kStepBuffers; ++i)
+    if (!args.get<Ints>(i).has_value()) return Invalid("tables and lengths must be i32");
+  const ffi::AnyBuffer first_cache = *args.get<ffi::AnyBuffer>(kStepBuffers + kLayerBuffers - 1);
+  Step step;
+  if (ffi::Error error = ShapeOf(first_cache, num_heads, head_dim, scale, 0, window, &step.shape); error.failure()) return error;
+  if (hidden.element_type() != ffi::DataType::BF16 || step.shape.type != Type::kBf16) return Invalid("hidden state and cache must be bf16");
+  ffi::AnyBuffer result = **rets.get<ffi::AnyBuffer>(0);
+  step.rows = hidden.dimensions()[0];
+  step.hidden = hidden.dimensions()[1];
+  step.intermediate = intermediate;
+  step.eps = eps;
+  step.cos = static_cast<const float*>((*args.get<ffi::AnyBuffer>(1)).untyped_data());
+  step.sin = static_cast<const float*>((*args.get<ffi::AnyBuffer>(2)).untyped_data());
+  step.slots = ints(3).typed_data();
+  step.state = static_cast<uint16_t*>(result.untyped_data());
+  if (step.state != hidden.untyped_data()) std::memcpy(step.state, hidden.untyped_data(), hidden.size_bytes());
+
+  const int64_t pages = first_cache.dimensions()[0], decode_rows = (int64_t)ints(5).element_count();
+  if (std::any_of(step.slots, step.slots + step.rows, [&](int32_t x) { return x >= pages * step.shape.page_size; })) return Invalid("slot outside the cache");
+  std::vector<AttentionTask> tasks;
+  if (ffi::Error error = DecodeTasks(step.shape, ints(4), ints(5), 1, pages, &tasks); error.failure()) return error;
+  const Ints tables = ints(6), block_sequence = ints(7), row_start = ints(8), chunk_tokens = ints(9), context_tokens = ints(10);
+  const Layout layout = {tables, block_sequence, row_start, chunk_tokens, context_tokens};
+  if (ffi::Error error = PrefillTasks(step.shape, layout, decode_rows, step.rows - decode_rows, pages, &tasks); error.failure()) return error;
+
+  Team team(pool, false);
+  const AttentionPlan plan(*kernels, step.shape, std::move(tasks), team.threads());
+  Stack stack(team, *kernels, step, plan);
+  for (size_t i = 0; i < num_layers; ++i) {
+    BufferReader reader(args, kStepBuffers + i * kLayerBuffers);
+    ffi::AnyBuffer cache = **rets.get<ffi::AnyBuffer>(1 + i);
+    const ffi::AnyBuffer given = *args.get<ffi::AnyBuffer>(kStepBuffers + (i + 1) * kLayerBuffers - 1);
+    if (cache.untyped_data() != given.untyped_data()) std::memcpy(cache.untyped_data(), given.untyped_data(), cache.size_bytes());
+    Layer layer;
+    if (ffi::Error error = ReadLayer(reader, step, kinds.begin() + 4 * i, static_cast<char*>(cache.untyped_data()), &layer); error.failure()) return error;
+    stack.Run(layer);
+  }
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -166,6 +277,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_prefill, Prefill,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_product, Product,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::Buffer<ffi::BF16>>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>().Attr<int32_t>("isa").Attr<int32_t>("kind"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_decoder, Decoder,
+                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attr<int32_t>("isa").Attr<int32_t>("num_heads")
+                                  .Attr<int32_t>("head_dim").Attr<int32_t>("intermediate").Attr<float>("eps").Attr<float>("scale")
+                                  .Attr<int32_t>("window").Attr<ffi::Span<const int32_t>>("kinds"));
 
 // The name of an instruction set, or null where this library or machine has none.
 extern "C" const char* fairlane_isa_name(int level) {

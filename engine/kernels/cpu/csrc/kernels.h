@@ -32,9 +32,10 @@ constexpr int64_t kKvBlock = 256;
 
 // Consecutive query rows of one sequence. Row r sees the tokens before `visible` + r (and after the window's start).
 struct QueryRows {
-  const void* q;          // first row, first head of the KV head: rows are num_heads * head_dim apart
-  const char* cache;      // first page, the KV head's share
-  const int32_t* table;   // the sequence's pages
+  const void* q;         // first row, first head of the KV head; rows are `q_stride` elements apart
+  int64_t q_stride;
+  const char* cache;     // first page, the KV head's share
+  const int32_t* table;  // the sequence's pages
   int64_t rows, visible;
 };
 
@@ -78,7 +79,9 @@ struct Activations {
 struct Kernels {
   const char* name;
 
-  void (*write_kv)(const AttentionShape&, char* cache, const void* k, const void* v, const int32_t* slots, int64_t begin, int64_t end);
+  // Tokens [begin, end) of k and v, rows `stride` elements apart, to their slots.
+  void (*write_kv)(const AttentionShape&, char* cache, const void* k, const void* v, int64_t stride, const int32_t* slots, int64_t begin,
+                   int64_t end);
   // KV blocks [begin, end), merged in order, into the rows' states (untouched for a row that sees none of them).
   void (*attend)(const AttentionShape&, const QueryRows&, int64_t begin, int64_t end, float* states);
   void (*merge)(const AttentionShape&, float* state, const float* later);

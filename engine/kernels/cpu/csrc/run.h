@@ -20,63 +20,79 @@ struct AttentionTask {
   const int32_t* table;
 };
 
-// Multi-query attention of all tasks. A long task is cut along its KV blocks so that the threads end together; the
-// parts are merged in block order by whoever ends last, which is the very arithmetic of an uncut task.
-class AttentionRun {
+// Where a layer's attention reads and writes: q rows are `q_stride` elements apart, the result is dense.
+struct AttentionBuffers {
+  const char* cache;
+  const char* q;
+  int64_t q_stride;
+  char* out;
+};
+
+// How the attention of a step is cut into units; the same for all its layers. A long task is cut along its KV blocks so
+// that the threads end together; its parts are merged in block order by whoever ends last, which is the very arithmetic
+// of an uncut task.
+class AttentionPlan {
  public:
-  AttentionRun(const Kernels& kernels, const AttentionShape& shape, const char* cache, const void* q, void* out,
-               const std::vector<AttentionTask>& tasks, int64_t threads)
-      : kernels_(kernels), shape_(shape), cache_(cache), q_(static_cast<const char*>(q)), out_(static_cast<char*>(out)), tasks_(tasks) {
-    int64_t total = 0;
-    for (const AttentionTask& task : tasks) total += Blocks(task).second * shape.num_kv_heads;
+  AttentionPlan(const Kernels& kernels, const AttentionShape& shape, std::vector<AttentionTask> tasks, int64_t threads)
+      : kernels_(kernels), shape_(shape), tasks_(std::move(tasks)) {
+    int64_t total = 0, floats = 0;
+    for (const AttentionTask& task : tasks_) total += Blocks(task).second * shape.num_kv_heads;
     const int64_t longest = threads == 1 ? total : CeilDiv(total, 8 * threads);
-    int64_t floats = 0;
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      const auto [first, count] = Blocks(tasks[i]);
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      const auto [first, count] = Blocks(tasks_[i]);
       const bool cut = count > longest && count > 1;
       for (int64_t head = 0; head < shape.num_kv_heads; ++head) {
         const int64_t join = cut ? (int64_t)joins_.size() : -1;
         if (cut) {
           joins_.push_back({floats, count});
-          floats += count * tasks[i].rows * shape.state_floats();
+          floats += count * tasks_[i].rows * shape.state_floats();
         }
         for (int64_t part = 0; part < (cut ? count : 1); ++part)
           units_.push_back({(int64_t)i, head, first + part, cut ? first + part + 1 : first + count, join});
       }
     }
     std::stable_sort(units_.begin(), units_.end(), [&](const Unit& a, const Unit& b) { return Cost(a) > Cost(b); });
-    left_ = std::make_unique<std::atomic<int64_t>[]>(joins_.size());
+    left_.reset(new std::atomic<int64_t>[joins_.size()]);
     for (size_t i = 0; i < joins_.size(); ++i) left_[i].store(joins_[i].parts, std::memory_order_relaxed);
     states_.reset(new float[floats]);
   }
 
   int64_t units() const { return (int64_t)units_.size(); }
 
-  void Do(int64_t index) const {
+  void Do(int64_t index, const AttentionBuffers& buffers) const {
     const Unit& unit = units_[index];
     const AttentionTask& task = tasks_[unit.task];
-    const int64_t head_offset = (task.first_row * shape_.num_heads + unit.head * shape_.group()) * shape_.head_dim * Bytes(shape_.type);
-    const QueryRows rows = {q_ + head_offset, cache_ + unit.head * shape_.head_bytes(), task.table, task.rows, task.visible};
+    const int64_t bytes = Bytes(shape_.type), head = unit.head * shape_.group() * shape_.head_dim;
+    const int64_t out_stride = shape_.num_heads * shape_.head_dim * bytes;
+    const QueryRows rows = {buffers.q + (task.first_row * buffers.q_stride + head) * bytes,
+                            buffers.q_stride,
+                            buffers.cache + unit.head * shape_.head_bytes(),
+                            task.table,
+                            task.rows,
+                            task.visible};
+    char* out = buffers.out + task.first_row * out_stride + head * bytes;
     if (unit.join < 0) {
       std::unique_ptr<float[]> states(new float[task.rows * shape_.state_floats()]);
       kernels_.attend(shape_, rows, unit.begin, unit.end, states.get());
-      kernels_.finish(shape_, states.get(), task.rows, out_ + head_offset);
+      kernels_.finish(shape_, states.get(), task.rows, out);
       return;
     }
     const Join& join = joins_[unit.join];
     const int64_t first = Blocks(task).first, part_floats = task.rows * shape_.state_floats();
-    kernels_.attend(shape_, rows, unit.begin, unit.end, states_.get() + join.floats + (unit.begin - first) * part_floats);
+    float* states = states_.get() + join.floats;
+    kernels_.attend(shape_, rows, unit.begin, unit.end, states + (unit.begin - first) * part_floats);
     if (left_[unit.join].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    left_[unit.join].store(join.parts, std::memory_order_relaxed);  // ready for the next layer
     for (int64_t r = 0; r < task.rows; ++r) {
       float* whole = nullptr;
       for (int64_t part = 0; part < join.parts; ++part) {
         const TokenRange seen = SeenInBlock(shape_, task.visible + r, first + part);
-        float* state = states_.get() + join.floats + part * part_floats + r * shape_.state_floats();
+        float* state = states + part * part_floats + r * shape_.state_floats();
         if (seen.begin >= seen.end) continue;
         if (whole) kernels_.merge(shape_, whole, state);
         else whole = state;
       }
-      kernels_.finish(shape_, whole, 1, out_ + head_offset + r * shape_.num_heads * shape_.head_dim * Bytes(shape_.type));
+      kernels_.finish(shape_, whole, 1, out + r * out_stride);
     }
   }
 
@@ -97,11 +113,8 @@ class AttentionRun {
   int64_t Cost(const Unit& unit) const { return (unit.end - unit.begin) * tasks_[unit.task].rows; }
 
   const Kernels& kernels_;
-  const AttentionShape& shape_;
-  const char* cache_;
-  const char* q_;
-  char* out_;
-  const std::vector<AttentionTask>& tasks_;
+  const AttentionShape shape_;
+  const std::vector<AttentionTask> tasks_;
   std::vector<Unit> units_;
   std::vector<Join> joins_;
   std::unique_ptr<std::atomic<int64_t>[]> left_;
