@@ -30,7 +30,8 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 serve: $(VENV)/.stamp-project
-	@exec env FAIRLANE_DATA_DIR="$(FAIRLANE_DATA_DIR)" $(VENV_PYTHON) -m appliance.cli.main serve --port $(PORT)
+	@export FAIRLANE_DATA_DIR="$(FAIRLANE_DATA_DIR)" && $(VENV_PYTHON) -m appliance.cli.main migrate && \
+	  exec $(VENV_PYTHON) -m appliance.cli.main serve --port $(PORT)
 
 test: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m pytest $(TESTS)
