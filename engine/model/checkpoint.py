@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ type Progress = Callable[[int, int, str], None]
 LOAD_THREADS = min(8, os.cpu_count() or 1)
 
 
+@runtime_checkable
 class Tensor(Protocol):
     """A tensor in some file."""
 

@@ -50,7 +50,7 @@ def config_from_gguf(file: GgufFile, name: str) -> ModelConfig:
         num_heads=num_heads,
         num_kv_heads=file.setting("attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        rms_norm_eps=_required(file, "attention.layer_norm_rms_epsilon"),
+        rms_norm_eps=float(file.setting("attention.layer_norm_rms_epsilon", 1e-5)),
         max_position=_required(file, "context_length"),
         rope=_rope(file),
         tie_embeddings="output.weight" not in file.tensors,
@@ -66,8 +66,10 @@ def config_from_gguf(file: GgufFile, name: str) -> ModelConfig:
 
 def _required(file: GgufFile, key: str) -> int:
     value = file.setting(key)
-    if value is None:
-        raise ModelError(f"{file.path}: key {file.architecture}.{key} is missing; the file is damaged or was made by an old converter")
+    if not isinstance(value, int):
+        raise ModelError(
+            f"{file.path}: key {file.architecture}.{key} is {value!r} and must be a whole number; the file is damaged or not supported"
+        )
     return value
 
 

@@ -6,7 +6,7 @@ separate arrays: one stacked cache scanned over layers would be copied whole eve
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from engine.model.layers import gated_mlp, linear, rms_norm, rope_tables, rotate
 from engine.model.params import LayerParams, Params
 
 
+@runtime_checkable
 class Attend(Protocol):
     """How one layer attends: stores k and v wherever it keeps them and answers for every token of the step."""
 

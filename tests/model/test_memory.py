@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from engine.errors import DoesNotFit, ModelError
@@ -13,6 +14,7 @@ from engine.model.info import describe_model, sequences_that_fit
 from engine.model.memory import check_fit, kv_bytes_per_token, weight_bytes
 from engine.model.source import FolderSource, open_source
 from engine.wire import DEFAULT_MODEL
+from tests.tiny_weights import FAMILIES, tiny_config
 
 LLAMA3_70B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -40,15 +42,13 @@ def test_llama_3_70b_takes_a_third_of_a_megabyte_per_token_not_what_hidden_size_
     assert kv_bytes_per_token(config, "int8") == 163_840
 
 
-def test_weight_bytes_are_those_of_the_loaded_arrays() -> None:
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_weight_bytes_are_those_of_the_loaded_arrays(family: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(family)))
     for dtype in ("bfloat16", "float32"):
-        _, params = load_model(DEFAULT_MODEL, load_format="dummy", dtype=dtype)
-        loaded = (
-            params.embed.nbytes
-            + params.final_norm.nbytes
-            + sum(array.nbytes for layer in params.layers for array in layer if array is not None)
-        )
-        assert weight_bytes(open_source(DEFAULT_MODEL), dtype=dtype) == loaded
+        _, params = load_model(str(tmp_path), load_format="dummy", dtype=dtype)
+        loaded = sum(array.nbytes for array in jax.tree.leaves(params))
+        assert weight_bytes(open_source(str(tmp_path)), dtype=dtype) == loaded
 
 
 def test_weights_of_llama_3_70b_are_141_gigabytes_and_half_of_that_in_int8(llama3_70b: Path) -> None:
