@@ -48,8 +48,8 @@ class PallasTritonBackend:
         return kv_write(cache, k, v, slots, interpret=self.interpret)
 
     def decode(self, shape: AttentionShape, cache: PagedCache, q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
-        tiling = decode_tiling(shape, q.shape[0], tables.shape[1])
+        tiling = decode_tiling(shape, tables.shape[1], cache.k.dtype.itemsize)
         return paged_decode(shape, cache, q[:, None], tables, lengths, tiling=tiling, interpret=self.interpret)[:, 0]
 
     def prefill(self, shape: AttentionShape, cache: PagedCache, q: jax.Array, layout: PrefillLayout) -> jax.Array:
-        return paged_prefill(shape, cache, q, layout, tiling=prefill_tiling(shape), interpret=self.interpret)
+        return paged_prefill(shape, cache, q, layout, tiling=prefill_tiling(shape, cache.k.dtype.itemsize), interpret=self.interpret)

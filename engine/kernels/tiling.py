@@ -15,6 +15,8 @@ TARGET_PROGRAMS = 528
 
 MAX_SPLITS = 32
 
+PREFILL_ROWS = 64
+
 
 def next_power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
@@ -44,14 +46,15 @@ class PrefillTiling:
     num_stages: int
 
 
-def decode_tiling(shape: AttentionShape, batch: int, table_pages: int, query_tokens: int = 1) -> DecodeTiling:
-    """Splits: enough for one sequence to fill the card alone, as far as its longest context allows four blocks each.
+def decode_tiling(shape: AttentionShape, table_pages: int, kv_bytes: int, query_tokens: int = 1) -> DecodeTiling:
+    """`kv_bytes` of one element of the cache: 8-bit blocks are widened in registers, so they are half as long.
 
+    Splits: enough for one sequence to fill the card alone, as far as its longest context allows four blocks each.
     How many of them a sequence uses is decided at run time; unused ones end at once.
     """
     rows = max(MIN_DOT_ROWS, next_power_of_two(query_tokens * shape.num_heads // shape.num_kv_heads))
     padded = next_power_of_two(shape.head_dim)
-    block = 64 if rows <= 64 else 32
+    block = 32 if padded > 128 or rows > 64 or (kv_bytes == 1 and padded > 64) else 64
     wanted = next_power_of_two(-(-TARGET_PROGRAMS // shape.num_kv_heads))
     longest = max(1, table_pages * shape.page_size // (4 * block))
     return DecodeTiling(
@@ -64,17 +67,16 @@ def decode_tiling(shape: AttentionShape, batch: int, table_pages: int, query_tok
     )
 
 
-def prefill_tiling(shape: AttentionShape) -> PrefillTiling:
-    """64 rows with 4 warps, more with 8. The tile holds whole groups: 64 rows of 1 head, 16 tokens of 4, 16 of 8."""
-    group = shape.num_heads // shape.num_kv_heads
+def prefill_tiling(shape: AttentionShape, kv_bytes: int) -> PrefillTiling:
+    """64 rows, whole groups: 64 tokens of 1 head, 16 of 4, 4 of 16. 128 rows spill on Ampere for some shapes."""
     padded = next_power_of_two(shape.head_dim)
-    query_tokens = max(16, 64 // next_power_of_two(group))
-    rows = next_power_of_two(query_tokens * group)
+    group = shape.num_heads // shape.num_kv_heads
+    narrow_block = padded > 128 or kv_bytes == 1
     return PrefillTiling(
-        query_tokens=query_tokens,
-        rows=rows,
+        query_tokens=PREFILL_ROWS // next_power_of_two(group),
+        rows=PREFILL_ROWS,
         padded_head_dim=padded,
-        block_tokens=64 if padded <= 128 else 32,
-        num_warps=4 if rows <= 64 and padded <= 128 else 8,
-        num_stages=3 if padded <= 128 else 2,
+        block_tokens=32 if narrow_block else 64,
+        num_warps=4 if padded <= 128 else 8,
+        num_stages=2 if narrow_block else 3,
     )

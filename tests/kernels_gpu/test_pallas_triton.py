@@ -44,7 +44,7 @@ def check_decode(shape: AttentionShape, kv_dtype: str, lengths: list[int], queri
     cache = random_cache(shape, NUM_PAGES, kv_dtype, rng)
     tables = random_tables(len(lengths), PAGES_EACH, NUM_PAGES, rng)
     q = jnp.asarray(rng.normal(size=(len(lengths), queries, shape.num_heads, shape.head_dim)), query_dtype(kv_dtype))
-    tiling = decode_tiling(shape, len(lengths), PAGES_EACH, queries)
+    tiling = decode_tiling(shape, PAGES_EACH, cache.k.dtype.itemsize, queries)
     if splits:
         tiling = replace(tiling, splits=splits)
     counts = np.asarray([length and max(length, queries) for length in lengths], np.int32)
@@ -87,7 +87,7 @@ def test_decode_reads_narrow_caches(kv_dtype: str) -> None:
 
 
 def test_one_long_row_is_split_though_its_neighbours_are_short() -> None:
-    assert decode_tiling(PLAIN, 4, 8_192).splits == 32
+    assert decode_tiling(PLAIN, 8_192, 2).splits == 32
     check_decode(PLAIN, "float32", [320, 1, 1, 1], splits=32)
 
 
@@ -96,7 +96,7 @@ def check_prefill(shape: AttentionShape, kv_dtype: str, chunks: list[Chunk], num
     cache = random_cache(shape, NUM_PAGES, kv_dtype, rng)
     layout = layout_of(chunks, random_tables(len(chunks), PAGES_EACH, NUM_PAGES, rng), num_rows)
     q = jnp.asarray(rng.normal(size=(num_rows, shape.num_heads, shape.head_dim)), query_dtype(kv_dtype))
-    got = prefill(shape, cache, q, layout, tiling=prefill_tiling(shape))
+    got = prefill(shape, cache, q, layout, tiling=prefill_tiling(shape, cache.k.dtype.itemsize))
     plain_layout = layout._replace(**{name: np.asarray(value) for name, value in layout._asdict().items()})
     wanted = reference.prefill(shape, *plain_pages(cache), np.asarray(q, np.float32), plain_layout)
     assert relative_error(got, wanted) < TOLERANCE[kv_dtype]
