@@ -65,10 +65,16 @@ def _lost_as_unavailable() -> Iterator[None]:
     try:
         yield
     except (DBAPIError, OSError, TimeoutError) as error:
-        if isinstance(error, DBAPIError) and not isinstance(error, OperationalError | InterfaceError) and not error.connection_invalidated:
+        if isinstance(error, DBAPIError) and not _is_lost(error):
             raise
         log.warning("database_unavailable", error=str(error).partition("\n")[0])
         raise Unavailable("the database does not answer", reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
+
+
+def _is_lost(error: DBAPIError) -> bool:
+    """Whether the database is at fault, and not the statement (which SQLite calls an operational error, too)."""
+    of_the_statement = getattr(error.orig, "sqlite_errorname", "") == "SQLITE_ERROR"
+    return error.connection_invalidated or (isinstance(error, OperationalError | InterfaceError) and not of_the_statement)
 
 
 def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:

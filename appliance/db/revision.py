@@ -13,6 +13,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from appliance.db.database import Database
 
@@ -101,7 +102,10 @@ async def read_schema(database: Database, metadata: MetaData) -> Schema:
 
 
 async def migrate(url: str, target: str = HEAD) -> None:
-    """Bring a database to a revision in one transaction: all of it or nothing. Down only for developers and tests."""
+    """Bring a database to a revision in one transaction: all of it or nothing. Down only for developers and tests.
+
+    Raises `SchemaError` when a statement fails, `Unavailable` when the database does not answer.
+    """
     database = Database(url, enforce_foreign_keys=False)
     run: Callable[[Config, str], None] = command.upgrade if target == HEAD else command.downgrade
 
@@ -118,6 +122,8 @@ async def migrate(url: str, target: str = HEAD) -> None:
     try:
         async with database.connect() as connection:
             await connection.run_sync(step)
+    except DBAPIError as error:
+        raise SchemaError(f"the migration failed and nothing was changed: {str(error).partition(chr(10))[0]}") from error
     finally:
         await database.close()
 

@@ -47,11 +47,6 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 
 
 @pytest.fixture
-def sqlite_settings(tmp_path: Path) -> Settings:
-    return Settings(data_dir=str(tmp_path / "var"), bootstrap_api_key=API_KEY, bootstrap_admin_token=ADMIN_TOKEN)
-
-
-@pytest.fixture
 async def control(settings: Settings) -> AsyncIterator[Control]:
     """An open control plane on each kind of database."""
     opened = await open_control(settings)

@@ -2,6 +2,7 @@
 
 import msgspec
 from litestar import Controller, get
+from litestar.di import NamedDependency
 
 from appliance.db.database import Database
 from appliance.domain.slas.decisions import Sla
@@ -37,6 +38,6 @@ class TierController(Controller):
         description="Every SLA tier with all its fields; null means no limit or no target.",
         responses=problem_responses(401, 403, 503),
     )
-    async def list(self, database: Database) -> TierList:
+    async def list(self, database: NamedDependency[Database]) -> TierList:
         async with database.read() as session:
             return TierList([tier_view(row) for row in await list_tiers(session)])

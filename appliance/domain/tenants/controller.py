@@ -1,7 +1,8 @@
 """`/api/v1/tenants` and the keys below a tenant. A write answers after the local snapshot holds it."""
 
 from litestar import Controller, delete, get, post
-from litestar.params import JSONBody
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
 
 from appliance.db.base import utc_now
 from appliance.domain.access.directory import Directory
@@ -22,7 +23,7 @@ class TenantController(Controller):
     tags = ["Tenants"]
 
     @post(summary="Create a tenant", responses=problem_responses(*GUARDED, 409, 415))
-    async def create(self, data: JSONBody[NewTenant], store: Store, directory: Directory) -> TenantView:
+    async def create(self, data: JSONBody[NewTenant], store: NamedDependency[Store], directory: NamedDependency[Directory]) -> TenantView:
         """Add a tenant under an SLA tier, with overrides of single fields. 409 where the slug is taken."""
         async with store.database.write() as session:
             name = data.slug if data.name is None else data.name
@@ -34,13 +35,13 @@ class TenantController(Controller):
         return view
 
     @get(summary="List tenants", responses=problem_responses(*GUARDED))
-    async def list(self, store: Store) -> TenantList:
+    async def list(self, store: NamedDependency[Store]) -> TenantList:
         """All tenants by slug, each with its effective SLA."""
         async with store.database.read() as session:
             return TenantList([tenant_view(found) for found in await list_tenants(session)])
 
     @get("/{slug:str}", summary="Show a tenant", responses=problem_responses(*GUARDED, 404))
-    async def show(self, slug: str, store: Store) -> TenantView:
+    async def show(self, slug: FromPath[str], store: NamedDependency[Store]) -> TenantView:
         async with store.database.read() as session:
             return tenant_view(await find_tenant(session, slug))
 
@@ -52,7 +53,9 @@ class KeyController(Controller):
     tags = ["API keys"]
 
     @post(summary="Create a key", responses=problem_responses(*GUARDED, 404, 415))
-    async def create(self, slug: str, data: JSONBody[NewKey], store: Store, directory: Directory) -> CreatedKey:
+    async def create(
+        self, slug: FromPath[str], data: JSONBody[NewKey], store: NamedDependency[Store], directory: NamedDependency[Directory]
+    ) -> CreatedKey:
         """Make a key. This answer is the only place where it is shown: only its digest is stored."""
         spec = check_key_spec(data.name, data.scopes, data.models, data.lanes, data.expires_at, utc_now())
         async with store.database.write() as session:
@@ -62,14 +65,16 @@ class KeyController(Controller):
         return created
 
     @get(summary="List keys", responses=problem_responses(*GUARDED, 404))
-    async def list(self, slug: str, store: Store) -> KeyList:
+    async def list(self, slug: FromPath[str], store: NamedDependency[Store]) -> KeyList:
         """A tenant's keys, revoked ones too; of each only the first and last characters."""
         async with store.database.read() as session:
             tenant = (await find_tenant(session, slug)).tenant
             return KeyList([key_view(row, slug) for row in await list_keys(session, tenant.id)])
 
     @delete("/{key_id:str}", summary="Revoke a key", responses=problem_responses(*GUARDED, 404))
-    async def revoke(self, slug: str, key_id: str, store: Store, directory: Directory) -> None:
+    async def revoke(
+        self, slug: FromPath[str], key_id: FromPath[str], store: NamedDependency[Store], directory: NamedDependency[Directory]
+    ) -> None:
         """Refuse a key from now on. Again is no error."""
         async with store.database.write() as session:
             await revoke_tenant_key(session, slug, key_id)

@@ -1,0 +1,119 @@
+"""What a first start makes, and what later starts do with it."""
+
+import asyncio
+import stat
+
+import msgspec
+import pytest
+from sqlalchemy import delete, func, select
+
+from appliance.domain.access.models import ApiKey
+from appliance.domain.access.principal import Scope
+from appliance.domain.slas.models import SlaTier
+from appliance.domain.tenants.bootstrap import Control, open_control, open_store
+from appliance.domain.tenants.service import revoke_tenant_key
+from appliance.errors import Unauthenticated, Unavailable
+from appliance.settings import Settings, SettingsError
+from tests.control.conftest import ADMIN_TOKEN, API_KEY
+
+
+async def opened_and_closed(settings: Settings) -> Control:
+    """The control plane after a start; its snapshot stays readable."""
+    control = await open_control(settings)
+    await control.close()
+    return control
+
+
+async def test_a_first_start_seeds_tiers_and_an_unlimited_default_tenant_with_the_bootstrap_key(control):
+    principal = control.directory.authenticate(API_KEY, None)
+    assert (principal.tenant_id, principal.scopes) == ("default", {Scope.INFERENCE})
+    assert (principal.policy.tier, principal.policy.max_concurrency, principal.policy.max_queued) == ("standard", None, None)
+    assert control.directory.authenticate_admin(ADMIN_TOKEN, Scope.ADMIN_WRITE)
+    async with control.store.database.read() as session:
+        assert list(await session.scalars(select(SlaTier.name).order_by(SlaTier.name))) == ["batch", "interactive", "standard"]
+
+
+async def test_nothing_in_the_database_is_a_key(control):
+    async with control.store.database.read() as session:
+        row = (await session.scalars(select(ApiKey))).one()
+    assert API_KEY.encode() not in row.digest
+    assert (row.prefix, row.last4) == ("api-ke", "0001")
+
+
+async def test_keys_made_at_the_first_start_are_stored_for_their_owner_only_and_stay(tmp_path):
+    settings = Settings(data_dir=str(tmp_path))
+    first = await opened_and_closed(settings)
+    assert first.api_key is not None
+    assert first.api_key.startswith("fl-")
+    assert (first.api_key_path, first.admin_token_path) == (tmp_path / "bootstrap-key", tmp_path / "bootstrap-admin-token")
+    for name in ("bootstrap-key", "bootstrap-admin-token", "key-pepper"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    second = await opened_and_closed(settings)
+    assert second.api_key == first.api_key == (tmp_path / "bootstrap-key").read_text().strip()
+    token = (tmp_path / "bootstrap-admin-token").read_text().strip()
+    assert second.directory.authenticate_admin(token, Scope.ADMIN_WRITE).actor == "bootstrap-admin"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+async def test_keys_that_the_settings_give_are_not_written_to_files(tmp_path):
+    given = Settings(data_dir=str(tmp_path), bootstrap_api_key=API_KEY, bootstrap_admin_token=ADMIN_TOKEN)
+    control = await opened_and_closed(given)
+    assert (control.api_key, control.api_key_path, control.admin_token_path) == (API_KEY, None, None)
+    assert [path.name for path in tmp_path.glob("bootstrap*")] == []
+
+
+async def test_a_changed_bootstrap_key_replaces_the_old_one(tmp_path):
+    old = (await opened_and_closed(Settings(data_dir=str(tmp_path)))).api_key
+    new = await opened_and_closed(Settings(data_dir=str(tmp_path), bootstrap_api_key="the-newer-bootstrap-key"))
+    assert new.directory.authenticate("the-newer-bootstrap-key", None).tenant_id == "default"
+    with pytest.raises(Unauthenticated):
+        new.directory.authenticate(old, None)
+    assert not (tmp_path / "bootstrap-key").exists()
+
+
+async def test_a_revoked_bootstrap_key_stays_revoked_after_a_restart(settings):
+    control = await open_control(settings)
+    async with control.store.database.write() as session:
+        await revoke_tenant_key(session, "default", control.directory.authenticate(API_KEY, None).key_id)
+    await control.close()
+    again = await opened_and_closed(settings)
+    assert again.api_key is None
+    with pytest.raises(Unauthenticated, match="revoked"):
+        again.directory.authenticate(API_KEY, None)
+
+
+async def test_a_tier_that_was_removed_is_not_seeded_again(settings):
+    store = await open_store(settings)
+    async with store.database.write() as session:
+        await session.execute(delete(SlaTier).where(SlaTier.name == "batch"))
+    await store.database.close()
+    store = await open_store(settings)
+    async with store.database.read() as session:
+        assert (await session.execute(select(func.count()).select_from(SlaTier))).scalar_one() == 2
+    await store.database.close()
+
+
+async def test_another_pepper_is_refused_instead_of_making_every_key_wrong(settings):
+    await opened_and_closed(settings)
+    with pytest.raises(SettingsError, match="FAIRLANE_KEY_PEPPER"):
+        await open_control(msgspec.structs.replace(settings, key_pepper="another"))
+
+
+async def test_two_processes_that_start_at_once_on_an_empty_database_make_one_key(settings):
+    first, second = await asyncio.gather(open_control(settings), open_control(settings))
+    async with first.store.database.read() as session:
+        assert (await session.execute(select(func.count()).select_from(ApiKey))).scalar_one() == 1
+    assert first.directory.authenticate(API_KEY, None).key_id == second.directory.authenticate(API_KEY, None).key_id
+    await first.close()
+    await second.close()
+
+
+async def test_a_database_that_does_not_answer_is_said_so(tmp_path):
+    with pytest.raises(Unavailable, match="does not answer"):
+        await open_control(Settings(data_dir=str(tmp_path), database_url="postgresql://nobody@127.0.0.1:1/none"))
+
+
+async def test_a_data_directory_that_can_not_be_made_is_said_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="FAIRLANE_DATA_DIR"):
+        await open_control(Settings(data_dir=str(tmp_path / "file" / "below")))

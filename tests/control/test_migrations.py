@@ -1,0 +1,139 @@
+"""Every revision up, down and up again with data, on both databases; and what the server refuses to run on."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import inspect, select, text
+
+from appliance.db.base import Base
+from appliance.db.database import Database
+from appliance.db.revision import BASE, SchemaError, SchemaState, decide_schema, migrate, read_schema, refuse_unless_current
+from appliance.db.state import bump_version, read_version
+from appliance.domain.access.models import ApiKey
+from appliance.domain.tenants.bootstrap import open_store
+from appliance.domain.tenants.models import Tenant
+from appliance.settings import Settings, sqlalchemy_url
+
+
+async def execute(url: str, *statements: str) -> None:
+    database = Database(url, enforce_foreign_keys=False)
+    async with database.connect() as connection:
+        for statement in statements:
+            await connection.execute(text(statement))
+    await database.close()
+
+
+async def state_of(url: str) -> SchemaState:
+    database = Database(url)
+    schema = await read_schema(database, Base.metadata)
+    await database.close()
+    return schema.state
+
+
+async def test_the_schema_goes_up_and_down_and_up_again_with_data(settings):
+    url = sqlalchemy_url(settings)
+    for _ in range(2):
+        store = await open_store(settings)  # migrates the empty database and seeds it
+        async with store.database.write() as session:
+            tenant = (await session.scalars(select(Tenant))).one()
+            session.add(ApiKey(id="key_1", tenant_id=tenant.id, name="n", prefix="p", last4="l", digest=b"d" * 32, scopes=["inference"]))
+        await store.database.close()
+        assert await state_of(url) is SchemaState.CURRENT
+        await migrate(url, BASE)
+        assert await state_of(url) is SchemaState.EMPTY
+
+
+async def test_the_models_are_what_the_migrations_make(settings):
+    store = await open_store(settings)
+    async with store.database.connect() as connection:
+
+        def unnamed(sync_connection) -> list[str]:
+            inspector = inspect(sync_connection)
+            names = {name: inspector.get_unique_constraints(name) + inspector.get_foreign_keys(name) for name in Base.metadata.tables}
+            return [table for table, constraints in names.items() for constraint in constraints if not constraint["name"]]
+
+        assert await connection.run_sync(unnamed) == []
+    await store.database.close()
+
+
+async def test_migrating_twice_changes_nothing(settings):
+    url = sqlalchemy_url(settings)
+    store = await open_store(settings)
+    async with store.database.read() as session:
+        version = await read_version(session)
+    await migrate(url)
+    async with store.database.read() as session:
+        assert await read_version(session) == version
+    await store.database.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", "9999, which this version .* does not know"),
+        ("ALTER TABLE api_key DROP COLUMN last4", "half-migrated: it lacks api_key.last4"),
+        ("DROP TABLE api_key", "half-migrated: it lacks api_key"),
+        ("DELETE FROM alembic_version", "half-migrated: it has Fairlane's tables but no revision"),
+        ("INSERT INTO alembic_version VALUES ('0000')", "half-migrated: it carries several revisions"),
+    ],
+)
+async def test_a_database_that_does_not_fit_is_refused_and_left_alone(settings, damage, message):
+    await (await open_store(settings)).database.close()
+    url = sqlalchemy_url(settings)
+    await execute(url, damage)
+    before = await state_of(url)
+    with pytest.raises(SchemaError, match=message):
+        await open_store(settings)
+    assert await state_of(url) is before
+
+
+def test_a_database_that_is_behind_is_refused_with_the_command_to_run():
+    schema = decide_schema(("0001",), ("0002", "0001"), (), has_tables=True)
+    assert schema.state is SchemaState.BEHIND
+    with pytest.raises(SchemaError, match=r"at revision 0001, this version needs 0002.*fairlane migrate"):
+        refuse_unless_current(schema)
+
+
+async def test_a_failed_migration_leaves_nothing_behind(settings):
+    url = sqlalchemy_url(settings)
+    database = Database(url)
+    async with database.connect() as connection:
+        await connection.execute(text("CREATE TABLE tenant (id INTEGER PRIMARY KEY)"))  # in the way of revision 0001
+    with pytest.raises(SchemaError, match=r"nothing was changed: .*tenant"):
+        await migrate(url)
+    async with database.connect() as connection:
+        tables = await connection.run_sync(lambda sync_connection: inspect(sync_connection).get_table_names())
+    assert tables == ["tenant"]
+    await database.close()
+
+
+async def test_a_failed_write_leaves_nothing_behind_not_even_the_version(control):
+    database = control.store.database
+    async with database.read() as session:
+        version = await read_version(session)
+
+    async def fail_after_writing() -> None:
+        async with database.write() as session:
+            await bump_version(session)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail_after_writing()
+    async with database.read() as session:
+        assert await read_version(session) == version
+
+
+async def test_sqlite_enforces_foreign_keys_and_writes_ahead(tmp_path):
+    store = await open_store(Settings(data_dir=str(tmp_path)))
+    async with store.database.read() as session:
+        assert (await session.execute(text("PRAGMA foreign_keys"))).scalar_one() == 1
+        assert (await session.execute(text("PRAGMA journal_mode"))).scalar_one() == "wal"
+        assert (await session.execute(text("PRAGMA busy_timeout"))).scalar_one() == 5000
+    await store.database.close()
+
+
+async def test_times_come_back_in_utc(control):
+    async with control.store.database.read() as session:
+        tenant = (await session.scalars(select(Tenant))).one()
+    assert tenant.created_at.tzinfo is UTC
+    assert abs((datetime.now(UTC) - tenant.created_at).total_seconds()) < 60
