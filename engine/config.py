@@ -23,7 +23,9 @@ def check_config(config: EngineConfig) -> None:
     for key in ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes", "preempt_every_steps"):
         _at_least(key, getattr(config, key), 0)
     if config.max_model_len and config.max_model_len < 2:
-        raise ConfigError(f"max_model_len is {config.max_model_len}: a prompt token and an output token need at least 2; give more, or 0 for the model's own")
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}: a prompt token and an output token need at least 2; give more, or 0 for the model's own"
+        )
     if config.block_size not in (16, 32, 64):
         raise ConfigError(f"block_size is {config.block_size}: pages hold 16, 32 or 64 tokens; 16 is the default")
     if config.max_step_ms < 0:
@@ -43,6 +45,16 @@ def _check_buckets(key: str, sizes: tuple[int, ...], *, multiple: int) -> None:
     for size in sizes:
         if size < 1 or size % multiple:
             raise ConfigError(f"{key} has {size}: sizes are positive multiples of {multiple}")
+
+
+def resolve_dtype(config: EngineConfig) -> str:
+    """Type of weights and activations."""
+    return "bfloat16" if config.dtype == "auto" else config.dtype
+
+
+def resolve_kv_dtype(config: EngineConfig) -> str:
+    """Type of cached keys and values."""
+    return resolve_dtype(config) if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
 
 
 def resolve_max_model_len(config: EngineConfig, model_max_position: int) -> int:

@@ -44,7 +44,9 @@ class FrameReader[Message]:
         while len(buffer) - start >= LENGTH.size:
             (size,) = LENGTH.unpack_from(buffer, start)
             if size > MAX_FRAME_BYTES:
-                raise EngineGone(f"the peer announced a frame of {size} bytes, over the limit of {MAX_FRAME_BYTES}: the connection is closed")
+                raise EngineGone(
+                    f"the peer announced a frame of {size} bytes, over the limit of {MAX_FRAME_BYTES}: the connection is closed"
+                )
             end = start + LENGTH.size + size
             if len(buffer) < end:
                 break

@@ -41,7 +41,9 @@ class Appliance:
 
 
 @contextlib.contextmanager
-def start_appliance(data_dir: Path, *flags: str, model: str = "", timeout_s: float = 240.0, env: dict[str, str] | None = None) -> Iterator[Appliance]:
+def start_appliance(
+    data_dir: Path, *flags: str, model: str = "", timeout_s: float = 240.0, env: dict[str, str] | None = None
+) -> Iterator[Appliance]:
     """Run `fairlane serve` until the block ends, ready when it begins.
 
     `flags` are added to the command line; `env` to the environment. A compile after ready ends the engine.
@@ -51,7 +53,17 @@ def start_appliance(data_dir: Path, *flags: str, model: str = "", timeout_s: flo
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     log_path = data_dir / "log.txt"
-    command = [sys.executable, "-m", "appliance.cli.main", "serve", "--port", "0", "--data-dir", str(data_dir), "--compile-after-ready-is-fatal"]
+    command = [
+        sys.executable,
+        "-m",
+        "appliance.cli.main",
+        "serve",
+        "--port",
+        "0",
+        "--data-dir",
+        str(data_dir),
+        "--compile-after-ready-is-fatal",
+    ]
     command += ["--model", model] if model else []
     settings = {"FAIRLANE_BOOTSTRAP_API_KEY": BOOTSTRAP_API_KEY, "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN": ADMIN_TOKEN}
     with log_path.open("wb") as log:
@@ -66,7 +78,9 @@ def start_appliance(data_dir: Path, *flags: str, model: str = "", timeout_s: flo
 def _wait_until_ready(process: subprocess.Popen[bytes], data_dir: Path, log_path: Path, timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        assert process.poll() is None, f"the appliance ended with {process.returncode} before it was ready:\n{log_path.read_text(errors='replace')}"
+        assert process.poll() is None, (
+            f"the appliance ended with {process.returncode} before it was ready:\n{log_path.read_text(errors='replace')}"
+        )
         with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
             run = json.loads((data_dir / "run.json").read_text())
             if run["pid"] == process.pid and httpx.get(run["url"] + "/readyz", timeout=5.0).status_code == 200:

@@ -1,0 +1,252 @@
+"""One engine replica from its configuration to its last frame: prepare, load, compile, warm up, canary, serve."""
+
+import gc
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import jax
+import msgspec
+
+from engine.config import (
+    available_memory_bytes,
+    check_config,
+    resolve_cache_dir,
+    resolve_dtype,
+    resolve_kv_dtype,
+    resolve_max_model_len,
+    resolve_pool_pages,
+)
+from engine.errors import ConfigError, EngineError, EngineGone, ModelError
+from engine.execution.batch import Limits as DeviceLimits
+from engine.execution.kv_pool import page_bytes
+from engine.execution.warmup import use_compile_cache, warm_up
+from engine.kernels.xla_attention import XlaAttention
+from engine.link import Link
+from engine.loop import EngineLoop
+from engine.model.checkpoint import load_model
+from engine.model.export import export_model, write_card
+from engine.model.memory import check_fit, weight_bytes
+from engine.model.source import ModelSource, open_source
+from engine.scheduling.limits import limits_of
+from engine.scheduling.scheduler import Scheduler
+from engine.startup import Startup
+from engine.wire import (
+    CommonPrefix,
+    CommonPrefixes,
+    EngineConfig,
+    Fatal,
+    FinishReason,
+    ModelCard,
+    Prepared,
+    Ready,
+    Sampling,
+    Shutdown,
+    Submit,
+)
+
+type Clock = Callable[[], int]
+"""Monotonic nanoseconds."""
+
+type Outcome = Literal["done", "at_fault"]
+"""`at_fault`: a setting or the model; a restart would end the same way."""
+
+OWN_TENANT = "fairlane"
+"""Work of our own, before anybody is served."""
+CANARY_TOKENS = 4
+
+
+def serve(config: EngineConfig, link: Link, clock: Clock, environment: Mapping[str, str]) -> Outcome:
+    """Serve until the control plane asks for the end or goes away; whatever goes wrong is told to it first."""
+    try:
+        Replica(config, link, clock, environment).run()
+    except EngineGone:
+        return "done"  # there is nobody left to serve
+    except (ConfigError, ModelError) as error:
+        _tell(link, error)
+        return "at_fault"
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        _tell(link, error)
+        raise
+    return "done"
+
+
+def _tell(link: Link, error: Exception) -> None:
+    try:
+        link.send(Fatal(type(error).__name__, str(error)))
+    except EngineGone:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A replica that can run steps."""
+
+    loop: EngineLoop
+    scheduler: Scheduler
+    backend_name: str
+    num_pages: int
+
+
+class Replica:
+    """The phases of a start, in order; each is timed and shown."""
+
+    def __init__(self, config: EngineConfig, link: Link, clock: Clock, environment: Mapping[str, str]) -> None:
+        self._config = config
+        self._link = link
+        self._clock = clock
+        self._environment = environment
+        self._startup = Startup(link, clock)
+
+    def run(self) -> None:
+        """Start, say `Ready`, serve. Raises what made it impossible."""
+        check_config(self._config)
+        with self._startup.beating():
+            source = open_source(self._config.model)
+            card = self._prepare(source)
+            prefixes = self._receive_prefixes()
+            loaded = self._load(source)
+            self._pin(loaded, prefixes)
+            self._decode_canary(loaded.loop, source.config.vocab_size)
+        card = msgspec.structs.replace(card, num_pages=loaded.num_pages)
+        write_card(Path(self._config.export_dir), card)
+        # What lives until the end need not be looked at again; the rest is collected while nothing runs.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds))
+        loaded.loop.run()
+
+    def _prepare(self, source: ModelSource) -> ModelCard:
+        """Hand tokenizer and limits to the control plane, so that it prepares while weights load."""
+        config = self._config
+        with self._startup.phase("prepare"):
+            use_compile_cache(resolve_cache_dir(config, self._environment))
+            card = export_model(
+                source,
+                Path(config.export_dir),
+                served_model_name=config.served_model_name,
+                load_format=config.load_format,
+                dtype=resolve_dtype(config),
+                quantization=config.quantization,
+                kv_dtype=resolve_kv_dtype(config),
+                max_model_len=resolve_max_model_len(config, source.config.max_position),
+                block_size=config.block_size,
+            )
+            self._link.send(Prepared(config.export_dir))
+        return card
+
+    def _receive_prefixes(self) -> tuple[CommonPrefix, ...]:
+        """The control plane's tokenised prefixes, where it announced some."""
+        while self._config.await_common_prefixes:
+            for message in self._link.receive(1.0):
+                if isinstance(message, CommonPrefixes):
+                    return message.prefixes
+                if isinstance(message, Shutdown):
+                    raise EngineGone("asked to stop while starting")
+        return ()
+
+    def _load(self, source: ModelSource) -> Loaded:
+        """Weights, pool, programs; all of them called once."""
+        config, model = self._config, source.config
+        dtype, kv_dtype = resolve_dtype(config), resolve_kv_dtype(config)
+        max_model_len = resolve_max_model_len(config, model.max_position)
+        bytes_of_weights = weight_bytes(source, dtype=dtype, quantization=config.quantization)
+        free_bytes = available_memory_bytes()
+        check_fit(model=model.name, weight_bytes=bytes_of_weights, pool_bytes=0, free_bytes=free_bytes, device=_device_name())
+        page_size_bytes = page_bytes(model, config.block_size, kv_dtype)
+        num_pages = resolve_pool_pages(
+            config,
+            page_bytes=page_size_bytes,
+            max_model_len=max_model_len,
+            available_bytes=free_bytes - bytes_of_weights,
+            on_cpu=jax.default_backend() == "cpu",
+        )
+        check_fit(
+            model=model.name,
+            weight_bytes=bytes_of_weights,
+            pool_bytes=num_pages * page_size_bytes,
+            free_bytes=free_bytes,
+            device=_device_name(),
+        )
+        limits = limits_of(
+            config,
+            vocab_size=model.vocab_size,
+            eos_token_ids=model.eos_token_ids,
+            max_model_len=max_model_len,
+            num_pages=num_pages,
+            cache_version=_cache_version(config, source),
+        )
+        with self._startup.phase("load"):
+            _, params = load_model(source, load_format=config.load_format, dtype=dtype, seed=config.seed, progress=self._show_loading)
+        backend = XlaAttention()
+        device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size)
+        warmed = warm_up(model, params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
+        self._startup.seconds.update(warmed.seconds)
+        scheduler = Scheduler(limits)
+        guard = warmed.compiles_after_ready
+        if config.compile_after_ready_is_fatal:
+            guard = _fatal_guard(guard)
+        loop = EngineLoop(scheduler, warmed.runner, self._link, self._clock, overlap=config.async_scheduling, compiles_after_ready=guard)
+        return Loaded(loop, scheduler, backend.name, num_pages)
+
+    def _show_loading(self, done: int, total: int, detail: str) -> None:
+        self._startup.progress("load", done, total, detail)
+
+    def _pin(self, loaded: Loaded, prefixes: tuple[CommonPrefix, ...]) -> None:
+        """Compute each common prefix by running it as a prompt, then keep its full pages for ever."""
+        if not prefixes:
+            return
+        with self._startup.phase("prefixes"):
+            for index, prefix in enumerate(prefixes):
+                loaded.loop.run_alone(self._own_submit(-2 - index, prefix.tokens, prefix.salt, max_tokens=1))
+                pages = loaded.scheduler.pin_prefix(prefix.salt, prefix.tokens)
+                self._startup.progress("prefixes", index + 1, len(prefixes), f"{pages} pages pinned")
+
+    def _decode_canary(self, loop: EngineLoop, vocab_size: int) -> None:
+        """A few tokens through the real path: prefill, decode, sampling."""
+        with self._startup.phase("canary"):
+            events = loop.run_alone(self._own_submit(-1, (1 % vocab_size, 2 % vocab_size), "canary", max_tokens=CANARY_TOKENS))
+        tokens = [token for event in events for token in event.token_ids]
+        if len(tokens) != CANARY_TOKENS or events[-1].finish is not FinishReason.LENGTH:
+            raise EngineError(f"the canary drew {tokens} and ended with {events[-1].finish}: {CANARY_TOKENS} tokens were expected")
+
+    def _own_submit(self, sequence_id: int, tokens: tuple[int, ...], salt: str, *, max_tokens: int) -> Submit:
+        sampling = Sampling(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        return Submit(sequence_id, f"own_{-sequence_id}", OWN_TENANT, "slow", salt, tokens, sampling, received_ns=self._clock())
+
+
+def _fatal_guard(count: Callable[[], int]) -> Callable[[], int]:
+    """Tests run with this: a compile after ready is our own bug, and ends the process."""
+
+    def checked() -> int:
+        compiles = count()
+        assert not compiles, f"{compiles} programs were compiled after ready"
+        return compiles
+
+    return checked
+
+
+def _cache_version(config: EngineConfig, source: ModelSource) -> str:
+    """Names everything that a cached page depends on besides its tokens."""
+    facts = (
+        source.name,
+        str(source.path),
+        config.load_format,
+        str(config.seed),
+        resolve_dtype(config),
+        resolve_kv_dtype(config),
+        config.quantization,
+    )
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _device_name() -> str:
+    """The `gpu_type` label: `cpu`, or the card's name."""
+    device = jax.devices()[0]
+    return "cpu" if device.platform == "cpu" else device.device_kind
