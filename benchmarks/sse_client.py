@@ -67,7 +67,7 @@ class Connection:
             writer.write(self._head(len(content)) + content)
             headers = await reader.readuntil(b"\r\n\r\n")
             if not headers.startswith(b"HTTP/1.1 200"):
-                raise BadResponse((headers + await _read_some(reader)).decode(errors="replace"))
+                raise BadResponse(f"{headers.split(b'\r\n')[0].decode()}: {(await _read_some(reader)).decode(errors='replace')}")
             pending = b""
             async for part in _chunks(reader, chunked=b"chunked" in headers.lower()):
                 pending += part.replace(b"\r\n", b"\n")

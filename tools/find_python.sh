@@ -34,19 +34,17 @@ for minor in "${minors[@]}"; do
   for root in "${roots[@]}"; do
     [ -z "$root" ] || candidates+=("$root"/versions/3."$minor".*/bin/python3)
   done
-  candidates+=("/usr/local/bin/python3.$minor" "$HOME"/.local/share/uv/python/cpython-3."$minor".*/bin/python3)
+  candidates+=("$HOME"/.local/share/uv/python/cpython-3."$minor".*/bin/python3)
   for candidate in "${candidates[@]}"; do
     if suits "$candidate" "$minor"; then answer "$candidate"; fi
   done
 done
 if [ $# -eq 0 ] && suits python3; then answer python3; fi
 
-cat >&2 <<'TEXT'
-No Python 3.12 or newer that runs and can make a virtual environment was found.
-Tried: python3.13, python3.12, python3.14 and python3 on the PATH, and pyenv's versions ($PYENV_ROOT, ~/.pyenv).
+echo >&2 'No Python 3.12 or newer that runs and can make a virtual environment was found.
+Tried: python3.13, python3.12, python3.14 and python3 on the PATH, and the versions of pyenv ($PYENV_ROOT, ~/.pyenv).
 
   Debian 13, Ubuntu 24.04:  apt install python3-venv
   Debian 12:                its own Python is 3.11; install a newer one, for example `pyenv install 3.13`
-  anywhere else:            make PYTHON=/path/to/python3.13 ...
-TEXT
+  anywhere else:            make PYTHON=/path/to/python3.13 ...'
 exit 1
