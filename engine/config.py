@@ -1,6 +1,7 @@
 """Bounds and derived numbers of `EngineConfig`. Everything here is a function of the configuration and of facts passed in."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from engine.errors import ConfigError
@@ -65,7 +66,8 @@ def resolve_max_model_len(config: EngineConfig, model_max_position: int) -> int:
     """
     if config.max_model_len > model_max_position:
         raise ConfigError(
-            f"max_model_len is {config.max_model_len}: the model was made for {model_max_position} tokens; give at most that, or 0 to take it"
+            f"max_model_len is {config.max_model_len}: the model was made for {model_max_position} tokens; give at most that,"
+            " or 0 to take it"
         )
     return config.max_model_len or model_max_position
 
@@ -87,8 +89,8 @@ def resolve_pool_pages(config: EngineConfig, *, page_bytes: int, max_model_len: 
     if pages < needed_for_one:
         longest = pages * config.block_size
         raise ConfigError(
-            f"the KV pool has {pages} pages ({pages * page_bytes / 1e6:.0f} MB), and one sequence of max_model_len {max_model_len} tokens needs"
-            f" {needed_for_one} ({needed_for_one * page_bytes / 1e6:.0f} MB): set max_model_len to at most {longest}, or give the pool more"
+            f"the KV pool has {pages} pages ({pages * page_bytes / 1e6:.0f} MB), and one sequence of max_model_len {max_model_len} tokens"
+            f" needs {needed_for_one} ({needed_for_one * page_bytes / 1e6:.0f} MB): set max_model_len to at most {longest}, or give the pool more"
             f" with kv_cache_memory_bytes (free now: {available_bytes / 1e6:.0f} MB)"
         )
     return pages
@@ -99,7 +101,7 @@ def pages_of(tokens: int, page_size: int) -> int:
     return -(-tokens // page_size)
 
 
-def resolve_cache_dir(config: EngineConfig, environment: os._Environ[str] | dict[str, str]) -> Path:
+def resolve_cache_dir(config: EngineConfig, environment: Mapping[str, str]) -> Path:
     """Folder of compiled programs: outside the data directory, so that a new data directory starts fast too."""
     named = config.cache_dir or environment.get("FAIRLANE_CACHE_DIR", "")
     if named:

@@ -68,7 +68,7 @@ def running_loop(*, overlap: bool = True) -> Iterator[tuple[Peer, threading.Thre
     def run() -> None:
         try:
             loop.run()
-        except BaseException as error:  # handed to the test
+        except BaseException as error:  # noqa: BLE001 - handed to the test
             failures.append(error)
 
     thread = threading.Thread(target=run)

@@ -1,0 +1,75 @@
+"""Settings that can not work are refused before anything is loaded, with key, value, bound and remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.config import check_config, pages_of, resolve_cache_dir, resolve_kv_dtype, resolve_max_model_len, resolve_pool_pages
+from engine.errors import ConfigError
+from engine.wire import EngineConfig
+
+PAGE_BYTES = 1_000
+
+
+def pages(config: EngineConfig, *, available_bytes: int = 10**9, max_model_len: int = 160, on_cpu: bool = True) -> int:
+    return resolve_pool_pages(config, page_bytes=PAGE_BYTES, max_model_len=max_model_len, available_bytes=available_bytes, on_cpu=on_cpu)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (EngineConfig(max_num_seqs=0), "max_num_seqs is 0"),
+        (EngineConfig(max_num_batched_tokens=15), "max_num_batched_tokens is 15.*at least 16"),
+        (EngineConfig(max_model_len=1), "max_model_len is 1"),
+        (EngineConfig(max_model_len=-5), "max_model_len is -5.*at least 0"),
+        (EngineConfig(block_size=24), "block_size is 24.*16, 32 or 64"),
+        (EngineConfig(max_step_ms=-1.0), "max_step_ms is -1"),
+        (EngineConfig(prefill_buckets=(16, 40)), "prefill_buckets has 40.*multiples of 16"),
+        (EngineConfig(decode_buckets=(0,)), "decode_buckets has 0"),
+        (EngineConfig(num_gpu_blocks_override=5, kv_cache_memory_bytes=5), "both set"),
+    ],
+)
+def test_an_impossible_setting_is_refused_by_name(config: EngineConfig, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        check_config(config)
+
+
+def test_the_defaults_are_possible() -> None:
+    check_config(EngineConfig())
+
+
+def test_a_context_longer_than_the_model_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match="9000.*8192"):
+        resolve_max_model_len(EngineConfig(max_model_len=9000), 8192)
+    assert resolve_max_model_len(EngineConfig(), 8192) == 8192
+    assert resolve_max_model_len(EngineConfig(max_model_len=100), 8192) == 100
+
+
+def test_the_pool_takes_its_share_of_what_is_free_and_never_more_than_all_sequences_can_use() -> None:
+    assert pages(EngineConfig(max_num_seqs=4)) == 4 * 10
+    assert pages(EngineConfig(max_num_seqs=1000), available_bytes=10**6) == 100
+    assert pages(EngineConfig(max_num_seqs=1000), available_bytes=10**6, on_cpu=False) == 900
+    assert pages(EngineConfig(max_num_seqs=1000, kv_cache_memory_bytes=50_000)) == 50
+    assert pages(EngineConfig(num_gpu_blocks_override=77)) == 77
+
+
+def test_a_pool_too_small_for_one_full_sequence_is_refused_with_the_length_that_fits() -> None:
+    with pytest.raises(ConfigError, match="at most 144"):
+        pages(EngineConfig(num_gpu_blocks_override=9))
+
+
+def test_pages_are_counted_up() -> None:
+    assert [pages_of(tokens, 16) for tokens in (1, 15, 16, 17)] == [1, 1, 1, 2]
+
+
+def test_the_cache_folder_is_the_setting_then_the_environment_then_the_users_own() -> None:
+    environment = {"FAIRLANE_CACHE_DIR": "/b", "XDG_CACHE_HOME": "/c"}
+    assert resolve_cache_dir(EngineConfig(cache_dir="/a"), environment) == Path("/a")
+    assert resolve_cache_dir(EngineConfig(), environment) == Path("/b")
+    assert resolve_cache_dir(EngineConfig(), {"XDG_CACHE_HOME": "/c"}) == Path("/c/fairlane")
+
+
+def test_cached_keys_and_values_have_the_activations_type_unless_told() -> None:
+    assert resolve_kv_dtype(EngineConfig()) == "bfloat16"
+    assert resolve_kv_dtype(EngineConfig(dtype="float32")) == "float32"
+    assert resolve_kv_dtype(EngineConfig(dtype="float32", kv_cache_dtype="bfloat16")) == "bfloat16"
