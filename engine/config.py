@@ -25,7 +25,7 @@ def check_config(config: EngineConfig) -> None:
         _at_least(key, getattr(config, key), 0)
     if config.max_model_len and config.max_model_len < 2:
         raise ConfigError(
-            f"max_model_len is {config.max_model_len}: a prompt token and an output token need at least 2; give more, or 0 for the model's own"
+            f"max_model_len is {config.max_model_len}: a prompt and an output token need at least 2; give more, or 0 for the model's own"
         )
     if config.block_size not in (16, 32, 64):
         raise ConfigError(f"block_size is {config.block_size}: pages hold 16, 32 or 64 tokens; 16 is the default")
@@ -90,8 +90,8 @@ def resolve_pool_pages(config: EngineConfig, *, page_bytes: int, max_model_len: 
         longest = pages * config.block_size
         raise ConfigError(
             f"the KV pool has {pages} pages ({pages * page_bytes / 1e6:.0f} MB), and one sequence of max_model_len {max_model_len} tokens"
-            f" needs {needed_for_one} ({needed_for_one * page_bytes / 1e6:.0f} MB): set max_model_len to at most {longest}, or give the pool more"
-            f" with kv_cache_memory_bytes (free now: {available_bytes / 1e6:.0f} MB)"
+            f" needs {needed_for_one} ({needed_for_one * page_bytes / 1e6:.0f} MB): set max_model_len to at most {longest}, or give the pool"
+            f" more with kv_cache_memory_bytes (free now: {available_bytes / 1e6:.0f} MB)"
         )
     return pages
 

@@ -39,7 +39,7 @@ def test_the_defaults_are_possible() -> None:
 
 
 def test_a_context_longer_than_the_model_is_refused_with_both_numbers() -> None:
-    with pytest.raises(ConfigError, match="9000.*8192"):
+    with pytest.raises(ConfigError, match=r"9000.*8192"):
         resolve_max_model_len(EngineConfig(max_model_len=9000), 8192)
     assert resolve_max_model_len(EngineConfig(), 8192) == 8192
     assert resolve_max_model_len(EngineConfig(max_model_len=100), 8192) == 100
