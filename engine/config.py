@@ -90,8 +90,8 @@ def resolve_pool_pages(config: EngineConfig, *, page_bytes: int, max_model_len: 
         longest = pages * config.block_size
         raise ConfigError(
             f"the KV pool has {pages} pages ({pages * page_bytes / 1e6:.0f} MB), and one sequence of max_model_len {max_model_len} tokens"
-            f" needs {needed_for_one} ({needed_for_one * page_bytes / 1e6:.0f} MB): set max_model_len to at most {longest}, or give the pool"
-            f" more with kv_cache_memory_bytes (free now: {available_bytes / 1e6:.0f} MB)"
+            f" needs {needed_for_one} ({needed_for_one * page_bytes / 1e6:.0f} MB): set max_model_len to at most {longest}, or give"
+            f" the pool more with kv_cache_memory_bytes (free now: {available_bytes / 1e6:.0f} MB)"
         )
     return pages
 
