@@ -22,13 +22,13 @@ from engine.config import (
     resolve_pool_pages,
 )
 from engine.errors import ConfigError, EngineError, EngineGone, ModelError
+from engine.execution.backends import available_backends, load_weights
 from engine.execution.batch import Limits as DeviceLimits
-from engine.execution.kv_pool import page_bytes
+from engine.execution.kv_pool import attention_shape, page_bytes
 from engine.execution.warmup import use_compile_cache, warm_up
-from engine.kernels.xla_attention import XlaAttention
+from engine.kernels.select import choose_backend
 from engine.link import Link
 from engine.loop import EngineLoop
-from engine.model.checkpoint import load_model
 from engine.model.export import export_model, write_card
 from engine.model.memory import check_fit, weight_bytes
 from engine.model.source import ModelSource, open_source
@@ -90,6 +90,7 @@ class Loaded:
     loop: EngineLoop
     scheduler: Scheduler
     backend_name: str
+    backend_reason: str
     num_pages: int
 
 
@@ -119,7 +120,7 @@ class Replica:
         gc.collect()
         gc.freeze()
         gc.disable()
-        self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds))
+        self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds, loaded.backend_reason))
         loaded.loop.run()
 
     def _prepare(self, source: ModelSource) -> ModelCard:
@@ -182,18 +183,21 @@ class Replica:
             num_pages=num_pages,
             cache_version=_cache_version(config, source),
         )
+        available = available_backends()
+        chosen = choose_backend(config.attention_backend, available.backends, attention_shape(model, config.block_size), kv_dtype)
+        backend = chosen.backend
         with self._startup.phase("load"):
-            _, params = load_model(source, load_format=config.load_format, dtype=dtype, seed=config.seed, progress=self._show_loading)
-        backend = XlaAttention()
+            weights = load_weights(source, config, backend, self._show_loading)
         device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size)
-        warmed = warm_up(model, params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
+        warmed = warm_up(model, weights.params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
         self._startup.seconds.update(warmed.seconds)
         scheduler = Scheduler(limits)
         guard = warmed.compiles_after_ready
         if config.compile_after_ready_is_fatal:
             guard = _fatal_guard(guard)
         loop = EngineLoop(scheduler, warmed.runner, self._link, self._clock, overlap=config.async_scheduling, compiles_after_ready=guard)
-        return Loaded(loop, scheduler, backend.name, num_pages)
+        missing = f"; no native kernels: {available.native_missing}" if available.native_missing else ""
+        return Loaded(loop, scheduler, backend.name, f"{chosen.reason}{missing}; weights: {weights.form}", num_pages)
 
     def _show_loading(self, done: int, total: int, detail: str) -> None:
         self._startup.progress("load", done, total, detail)

@@ -274,6 +274,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     attention_backend: str
     startup_s: dict[str, float]
     """Seconds by phase."""
+    backend_reason: str = ""
+    """Why it is this backend, and how weights are kept: one line for the log."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
