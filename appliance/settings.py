@@ -6,10 +6,7 @@ the file and a line of docs/settings.md, with the field's docstring as its help.
 SettingsError            names the key, the value, where it came from, the bound and what to do
 """
 
-import ast
 import difflib
-import inspect
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from appliance.docstrings import field_docs
 from engine.wire import EngineConfig
 
 ENV_PREFIX = "FAIRLANE_"
@@ -157,22 +155,10 @@ class Option:
         return f"{kind}, at least {meta.ge}" if meta.le is None else f"{kind} from {meta.ge} to {meta.le}"
 
 
-def _field_docs(struct: type) -> dict[str, str]:
-    """Docstrings that follow the fields of a class, by field name; empty where there is none."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs: dict[str, str] = {}
-    for field, after in zip(body.body, body.body[1:] + [ast.Pass()], strict=True):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            doc = after.value if isinstance(after, ast.Expr) else None
-            docs[field.target.id] = " ".join(str(doc.value).split()) if isinstance(doc, ast.Constant) else ""
-    return docs
-
-
 def _options(struct: type[msgspec.Struct], prefix: str) -> list[Option]:
-    docs, hints = _field_docs(struct), get_type_hints(struct, include_extras=True)
+    docs, hints = field_docs(struct), get_type_hints(struct, include_extras=True)
     return [
-        Option(prefix + field.name, hints[field.name], field.default, docs[field.name])
+        Option(prefix + field.name, hints[field.name], field.default, docs.get(field.name, ""))
         for field in msgspec.structs.fields(struct)
         if field.name not in DECIDED_BY_US and field.name != "engine"
     ]

@@ -2,11 +2,11 @@
 
 import asyncio
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
 import click
 import structlog
 
+from appliance.app import own_version
 from appliance.asgi import serve as serve_appliance
 from appliance.cli.common import CONFIG_HELP, fails_clearly, load, print_table, store_options
 from appliance.cli.models import model
@@ -22,16 +22,8 @@ from appliance.settings import sqlalchemy_url
 assert all(each.metadata is Base.metadata for each in MODELS)
 
 
-def installed_version() -> str:
-    """The package's version, or `unknown` when run from a checkout that is not installed."""
-    try:
-        return version("fairlane")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(installed_version(), prog_name="fairlane")
+@click.version_option(own_version(), prog_name="fairlane")
 def cli() -> None:
     """Fairlane serves one language model to many tenants, and no tenant spoils another's tail latency.
 

@@ -1,0 +1,166 @@
+"""The command line: in this process through click's runner, and once as real processes beside an open control plane."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from appliance.cli.main import cli
+from appliance.domain.access.principal import Principal
+from appliance.domain.tenants.bootstrap import Control, open_control
+from appliance.errors import Unauthenticated
+from appliance.settings import Settings
+from tests.control.conftest import ADMIN_TOKEN, API_KEY
+from tests.control.test_migrations import execute
+
+
+@pytest.fixture
+def fairlane(tmp_path, monkeypatch):
+    """Runs a command line on a data directory of its own."""
+    for name in [name for name in os.environ if name.startswith("FAIRLANE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("FAIRLANE_DATA_DIR", str(tmp_path))
+
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(cli, arguments, prog_name="fairlane")
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+def principal_of(data_dir: Path, key: str) -> Principal:
+    """What a server started on this directory takes the key for."""
+
+    async def ask() -> Principal:
+        control = await open_control(Settings(data_dir=str(data_dir)))
+        try:
+            return control.directory.authenticate(key, None)
+        finally:
+            await control.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_tenant_and_a_key_made_by_the_cli_are_a_principal_of_the_server(fairlane, tmp_path):
+    made = fairlane("tenant", "create", "acme", "--tier", "interactive", "--set", "rpm=60", "--set", 'ttft_ms={"fast": 250}')
+    assert made.exit_code == 0, made.output
+    key = fairlane("key", "create", "acme", "--name", "ci", "--scope", "inference", "--lane", "fast")
+    assert key.exit_code == 0, key.output
+    principal = principal_of(tmp_path, key.stdout.strip())  # alone on stdout
+    assert (principal.tenant_id, principal.policy.tier, principal.policy.rpm) == ("acme", "interactive", 60)
+    assert (principal.policy.ttft_s, principal.lanes) == ({"fast": 0.25}, {"fast"})
+    assert "not shown again" in key.stderr
+
+
+def test_a_key_revoked_by_the_cli_is_refused(fairlane, tmp_path):
+    key = fairlane("key", "create", "default").stdout.strip()
+    listed = json.loads(fairlane("key", "list", "default", "--json").stdout)
+    assert [each["last4"] for each in listed] == [key[-4:]]
+    assert fairlane("key", "revoke", "default", listed[0]["id"]).exit_code == 0
+    with pytest.raises(Unauthenticated, match="revoked"):
+        principal_of(tmp_path, key)
+
+
+def test_lists_are_tables_for_people_and_json_for_programs(fairlane):
+    fairlane("tenant", "create", "acme", "--set", "rpm=60")
+    table = fairlane("tenant", "list").stdout
+    assert ["acme", "acme", "active", "standard", '{"rpm":60}'] in [line.split() for line in table.splitlines()]
+    tenants = {tenant["slug"]: tenant for tenant in json.loads(fairlane("tenant", "list", "--json").stdout)}
+    assert tenants["acme"]["effective"]["rpm"] == 60
+    assert set(json.loads(fairlane("tier", "list", "--json").stdout)) == {"batch", "interactive", "standard"}
+    assert "standard" in fairlane("tier", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (("tenant", "create", "ACME"), 2, "a-z"),
+        (("tenant", "create", "acme", "--tier", "gold"), 2, "batch, interactive, standard"),
+        (("tenant", "create", "acme", "--set", "rpm"), 2, "FIELD=VALUE"),
+        (("tenant", "create", "acme", "--set", "rmp=1"), 2, "the fields are weight"),
+        (("tenant", "create", "default"), 1, "already"),
+        (("key", "create", "nobody"), 1, "no tenant 'nobody'"),
+        (("key", "create", "default", "--scope", "root"), 2, "root"),
+        (("key", "create", "default", "--expires", "soon"), 2, "2030-01-31T12:00:00Z"),
+        (("key", "revoke", "default", "key_1"), 1, "no key 'key_1'"),
+        (("tenant", "list", "--database-url", "mysql://x"), 2, "sqlite:///path"),
+        (("tenant", "list", "--database-url", "postgresql://nobody@127.0.0.1:1/none"), 1, "does not answer"),
+        (("serve", "--port", "many"), 2, "0 to 65535"),
+        (("serve", "one-model", "--model", "another"), 2, "give the model once"),
+        (("serve", "--prot", "1"), 2, "--port"),
+        (("fly",), 2, "fly"),
+    ],
+)
+def test_a_command_that_can_not_be_done_says_why_and_exits_with_its_code(fairlane, arguments, exit_code, message):
+    result = fairlane(*arguments)
+    assert result.exit_code == exit_code, result.output
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_migrate_brings_an_empty_database_up_and_is_no_error_again(fairlane):
+    assert "from empty to revision 0001" in fairlane("migrate").stdout
+    assert "already" in fairlane("migrate").stdout
+
+
+def test_neither_migrate_nor_serve_touches_a_database_of_a_newer_version(fairlane, tmp_path):
+    fairlane("migrate")
+    asyncio.run(execute(f"sqlite+aiosqlite:///{tmp_path / 'fairlane.db'}", "UPDATE alembic_version SET version_num = '9999'"))
+    for command in (("migrate",), ("serve", "--port", "0")):
+        refused = fairlane(*command)
+        assert refused.exit_code == 1, refused.output
+        assert "start the newer Fairlane" in refused.stderr
+
+
+def test_settings_are_shown_with_their_source_and_without_secrets(fairlane, monkeypatch):
+    monkeypatch.setenv("FAIRLANE_MAX_NUM_SEQS", "7")
+    monkeypatch.setenv("FAIRLANE_BOOTSTRAP_API_KEY", API_KEY)
+    monkeypatch.setenv("FAIRLANE_PROT", "1")
+    shown = fairlane("settings")
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["engine.max_num_seqs", "7", "FAIRLANE_MAX_NUM_SEQS"] in lines
+    assert ["port", "8000", "default"] in lines
+    assert API_KEY not in shown.output
+    assert "did you mean 'FAIRLANE_PORT'" in shown.stderr
+
+
+def test_every_command_and_option_has_help():
+    def walk(command: click.Command, path: str) -> list[str]:
+        lacking = [] if command.help else [path]
+        lacking += [f"{path} {option.name}" for option in command.params if isinstance(option, click.Option) and not option.help]
+        children = command.commands.items() if isinstance(command, click.Group) else ()
+        return lacking + [each for name, child in children for each in walk(child, f"{path} {name}")]
+
+    assert walk(cli, "fairlane") == []
+
+
+def test_the_version_is_printed(fairlane):
+    assert fairlane("--version").stdout.startswith("fairlane, version ")
+
+
+def test_model_info_asks_the_engine_and_passes_its_failure_on(capfd, fairlane):
+    assert fairlane("model", "info", "smollm2-135m-instruct").exit_code == 0
+    assert "23,040 bytes" in capfd.readouterr().out
+    assert fairlane("model", "info", "/nowhere/at/all").exit_code == 1
+    assert fairlane("model", "info", "--no-such-option").exit_code == 2
+
+
+async def test_a_running_server_follows_what_another_process_does(tmp_path, control: Control, settings: Settings):
+    environ = {
+        **os.environ,
+        "FAIRLANE_DATA_DIR": settings.data_dir,
+        "FAIRLANE_DATABASE_URL": settings.database_url,
+        "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN": ADMIN_TOKEN,
+    }
+    command = [sys.executable, "-m", "appliance.cli.main", "key", "create", "default", "--name", "from outside"]
+    done = await asyncio.to_thread(subprocess.run, command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    await control.directory.poll()
+    assert control.directory.authenticate(done.stdout.strip(), None).tenant_id == "default"
