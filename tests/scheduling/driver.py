@@ -209,6 +209,8 @@ class Driver:
         assert len(plan.prefills) <= self.limits.max_prefill_rows
         assert len(plan.decodes) + len(plan.prefills) <= self.limits.max_num_seqs
         assert all(chunk.tokens for chunk in plan.prefills)
+        decoding = [row.sequence_id for row in plan.decodes]
+        assert decoding == sorted(decoding), "oldest first: a victim of preemption is never in the plan already"
         for chunk in plan.prefills:
             if chunk.wants_prompt_logprobs:
                 assert len(plan.prefills) == 1 and not plan.decodes and len(chunk.tokens) <= 16

@@ -225,6 +225,14 @@ def test_another_salt_finds_nothing() -> None:
     assert run_one(driver, make_submit(2, (5,) * 32, max_tokens=1, salt="b")).cached_tokens == 0
 
 
+def test_of_a_cached_prefix_the_tail_is_evicted_before_the_head() -> None:
+    driver = Driver(make_limits(num_pages=16))
+    run_one(driver, make_submit(1, (5,) * 40, max_tokens=1))
+    run_one(driver, make_submit(2, (6,) * 36, max_tokens=1))  # takes the 6 free pages and 3 cached ones
+    assert driver.scheduler.load(0).evicted_pages == 3
+    assert run_one(driver, make_submit(3, (5,) * 40, max_tokens=1)).cached_tokens == 28
+
+
 def test_without_prefix_caching_nothing_is_kept() -> None:
     driver = Driver(make_limits(enable_prefix_caching=False))
     run_one(driver, make_submit(1, (5,) * 32, max_tokens=1))
