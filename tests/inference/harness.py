@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from appliance.app import Parts, create_app
@@ -81,6 +82,8 @@ class House:
     backend: Backend
     telemetry: Telemetry
     directory: Directory
+    inference: InferenceService
+    registry: CollectorRegistry
     client: httpx.Client
 
     def on_loop[T](self, call: Callable[[], T]) -> T:
@@ -120,10 +123,13 @@ class House:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples that have these labels."""
-        families = self.on_loop(lambda: list(self.telemetry._registry.collect()))  # pyright: ignore[reportPrivateUsage]
+        return self.on_loop(lambda: self.metric_now(name, **labels))
+
+    def metric_now(self, name: str, **labels: str) -> float:
+        """As `metric`, from the server's loop."""
         return sum(
             sample.value
-            for family in families
+            for family in self.registry.collect()
             for sample in family.samples
             if sample.name == f"fairlane_{name}" and labels.items() <= sample.labels.items()
         )
@@ -160,12 +166,14 @@ def start_house(
 
     async def live() -> None:
         directory = Directory(FixedSource(access or snapshot()), access or snapshot())
-        gate, backend, telemetry = Gate(), Backend(), Telemetry(CollectorRegistry())
+        registry = CollectorRegistry()
+        gate, backend, telemetry = Gate(), Backend(), Telemetry(registry)
         runtime = Runtime(directory, gate, backend, telemetry, (), Watchers(lambda _: None, lambda _: None, lambda _: None))
         admission = Admission(gate, max_queue_depth)
         clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
+        inference = InferenceService(directory, admission, backend, telemetry, clocks, random.Random(0))
         parts = Parts(
-            inference=InferenceService(directory, admission, backend, telemetry, clocks, random.Random(0)),
+            inference=inference,
             health=Health(gate, directory, lambda: runtime.heartbeat_age_s),
             telemetry=telemetry,
             directory=directory,
@@ -180,7 +188,9 @@ def start_house(
                 await connect(runtime, engine, export)
             client = httpx.Client(base_url=url_of(sock), headers=HEADERS, timeout=20.0)
             loop = asyncio.get_running_loop()
-            houses.append(House(url_of(sock), loop, runtime, engine, gate, admission, backend, telemetry, directory, client))
+            houses.append(
+                House(url_of(sock), loop, runtime, engine, gate, admission, backend, telemetry, directory, inference, registry, client)
+            )
             begun.set()
             await asyncio.to_thread(stop.wait)
             server.should_exit = True
@@ -189,10 +199,23 @@ def start_house(
             runtime.new_client()
             await asyncio.sleep(0.01)
 
-    thread = threading.Thread(target=lambda: asyncio.run(live()))
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            uvloop.run(live())
+        except BaseException as error:
+            failures.append(error)
+            raise
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         assert begun.wait(20)
+        if failures:
+            raise failures[0]
         if wait:
             houses[0].until(lambda: houses[0].gate.condition.state == "open")
         yield houses[0]
@@ -201,3 +224,22 @@ def start_house(
             houses[0].client.close()
         stop.set()
         thread.join(20)
+
+
+@contextlib.contextmanager
+def in_background(house: House, number: int, headers: dict[str, str] | None = None) -> Iterator[list[httpx.Response]]:
+    """So many completions in flight inside the block; their answers are there after it."""
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        answers.append(httpx.post(house.base_url + "/v1/completions", json={"prompt": "x"}, headers=headers or HEADERS, timeout=20))
+
+    threads = [threading.Thread(target=ask) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        for thread in threads:
+            thread.join(20)
+    assert [answer.status_code for answer in answers] == [200] * number

@@ -12,7 +12,7 @@ from appliance.text.model import TextModel
 from appliance.text.templates import ChatTemplate
 from appliance.text.tokenizer import LONG_TEXT_CHARS, UnsupportedTokenizer, load_tokenizer
 
-NOW = datetime.datetime(2026, 7, 4, 12, 0)
+NOW = datetime.datetime(2026, 7, 4, 12, 0, tzinfo=datetime.UTC)
 
 
 def template(source: str, **special_tokens: str) -> ChatTemplate:
@@ -60,7 +60,7 @@ def test_a_template_can_neither_reach_out_nor_change_its_input(source: str) -> N
 
 def test_sentencepiece_tokens_are_spaces_bytes_and_text(tmp_path: Path) -> None:
     tokenizer = HfTokenizer(models.BPE(vocab={"\u2581Hi": 0, "<0xE2>": 1, "<0x82>": 2, "<0xAC>": 3}, merges=[]))
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])  # pyright: ignore
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = load_tokenizer(tmp_path, vocab_size=6, bos_token_id=None)
     assert b"".join(loaded.token_bytes).decode() == " Hi€" and loaded.token_bytes[5] == b""

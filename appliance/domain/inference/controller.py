@@ -4,6 +4,8 @@ import time
 from typing import Any
 
 from litestar import Controller, Request, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
@@ -18,7 +20,7 @@ from appliance.problems import REQUEST_ID_STATE, problem_responses, require_json
 RECEIVED_STATE = "received_ns"
 """Key of the ASGI scope's `state`: when the request's headers were there, `monotonic_ns`."""
 
-type AnyRequest = Request[Any, Any, Any]
+AnyRequest = Request[Any, Any, Any]
 
 GENERATES = {"status_code": 200, "responses": problem_responses(401, 403, 404, 413, 415, 429, 500, 503)}
 
@@ -37,32 +39,40 @@ class InferenceController(Controller):
     security = [{"bearer": []}]
 
     @post("/v1/completions", summary="Continue a text", **GENERATES)
-    async def completions(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> ASGIResponse:
+    async def completions(
+        self, request: AnyRequest, inference: NamedDependency[InferenceService], max_body_bytes: NamedDependency[int]
+    ) -> ASGIResponse:
         """OpenAI's completions, with `stream: true` as server-sent events that end with `data: [DONE]`."""
         return await _open(request, inference, COMPLETIONS, max_body_bytes)
 
     @post("/v1/chat/completions", summary="Continue a conversation", **GENERATES)
-    async def chat(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> ASGIResponse:
+    async def chat(
+        self, request: AnyRequest, inference: NamedDependency[InferenceService], max_body_bytes: NamedDependency[int]
+    ) -> ASGIResponse:
         """OpenAI's chat completions, with `stream: true` as server-sent events that end with `data: [DONE]`."""
         return await _open(request, inference, CHAT, max_body_bytes)
 
     @post("/generate", summary="A prompt in, text out", **GENERATES)
-    async def generate(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> ASGIResponse:
+    async def generate(
+        self, request: AnyRequest, inference: NamedDependency[InferenceService], max_body_bytes: NamedDependency[int]
+    ) -> ASGIResponse:
         """The shortest way to text: `{"prompt": "...", "max_tokens": 32}`; with `stream: true` as events."""
         return await _open(request, inference, GENERATE, max_body_bytes)
 
     @post("/tokenize", summary="Count and show tokens", status_code=200, responses=problem_responses(401, 403, 404, 413, 415, 503))
-    async def tokenize(self, request: AnyRequest, inference: InferenceService, max_body_bytes: int) -> TokenizeAnswer:
+    async def tokenize(
+        self, request: AnyRequest, inference: NamedDependency[InferenceService], max_body_bytes: NamedDependency[int]
+    ) -> TokenizeAnswer:
         """Token ids of a prompt, or of messages as the chat route would render them."""
         return await inference.tokenize(_call(request, max_body_bytes))
 
     @get("/v1/models", summary="List models", responses=problem_responses(401, 403, 503))
-    async def models(self, request: AnyRequest, inference: InferenceService) -> ModelListAnswer:
+    async def models(self, request: AnyRequest, inference: NamedDependency[InferenceService]) -> ModelListAnswer:
         """The models this key may use."""
         return ModelListAnswer(data=_models(request, inference))
 
     @get("/v1/models/{model_id:path}", summary="Show a model", responses=problem_responses(401, 403, 404, 503))
-    async def model(self, request: AnyRequest, inference: InferenceService, model_id: str) -> ModelAnswer:
+    async def model(self, request: AnyRequest, inference: NamedDependency[InferenceService], model_id: FromPath[str]) -> ModelAnswer:
         """One model."""
         name = model_id.removeprefix("/")
         for model in _models(request, inference):

@@ -5,6 +5,7 @@ import ipaddress
 from typing import Any
 
 from litestar import Controller, Request, Response, get
+from litestar.di import NamedDependency
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from appliance.domain.access.directory import Directory
@@ -31,20 +32,24 @@ class SystemController(Controller):
     tags = ["System"]
 
     @get("/livez", summary="Is the process alive?")
-    async def livez(self, health: Health) -> Response[LiveAnswer]:
+    async def livez(self, health: NamedDependency[Health]) -> Response[LiveAnswer]:
         """200 while the event loop turns and the engine is heard; 503 means: restart the process."""
         status, answer = health.live()
         return Response(answer, status_code=status)
 
     @get(["/readyz", "/health"], summary="May it get requests?")
-    async def readyz(self, health: Health) -> Response[ReadyAnswer]:
+    async def readyz(self, health: NamedDependency[Health]) -> Response[ReadyAnswer]:
         """200 when requests are taken; 503 with phase, percent and reason while warming up, without engine, and draining."""
         status, answer = health.ready()
         return Response(answer, status_code=status)
 
     @get("/metrics", summary="Prometheus metrics", media_type="text/plain", responses=problem_responses(401, 403))
     async def metrics(
-        self, request: Request[Any, Any, Any], telemetry: Telemetry, directory: Directory, metrics_need_key: bool
+        self,
+        request: Request[Any, Any, Any],
+        telemetry: NamedDependency[Telemetry],
+        directory: NamedDependency[Directory],
+        metrics_need_key: NamedDependency[bool],
     ) -> Response[bytes]:
         """Without a key where the server listens on loopback only; elsewhere with a key of scope `metrics`."""
         if metrics_need_key:
