@@ -1,7 +1,8 @@
 """SmolLM2's tokenizer a second time, slow and plain, as llama.cpp defines the pre-tokenizer `smollm`: a reference.
 
 transformers rebuilds every GGUF of a Llama with Llama 3's split pattern (up to three digits together), which is not
-what this model was trained with, so it can not serve as one. Shares no code with the engine.
+what this model was trained with, so it can not serve as one. Shares no code with the engine. Its ids for the committed texts
+and for 3,000 random strings over their characters were compared once with libllama 0.6.0 itself: all the same.
 """
 
 from itertools import pairwise

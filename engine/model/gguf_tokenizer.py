@@ -53,7 +53,7 @@ def tokenizer_from_gguf(file: GgufFile) -> Tokenizer:
     merges = [tuple(merge.split(" ", 1)) for merge in file.fields["tokenizer.ggml.merges"]]
     vocabulary: Any = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre == "llama-bpe"))
-    if pre == "qwen2":
+    if pre == "qwen2":  # as in Qwen's tokenizer.json; llama.cpp leaves it out and differs for decomposed accents
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()

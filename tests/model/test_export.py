@@ -9,6 +9,8 @@ from tokenizers import Tokenizer, processors
 
 from engine.errors import ModelError
 from engine.model.export import CARD_NAME, TOKENIZER_NAME, export_model
+from engine.model.gguf_file import GgufFile
+from engine.model.gguf_tokenizer import tokenizer_from_gguf
 from engine.wire import DEFAULT_MODEL, ModelCard
 from tests.model.write_gguf import write_gguf
 from tests.reference_fixtures import smollm2_greedy, tokenizer_cases
@@ -110,3 +112,22 @@ def test_a_gguf_file_without_a_known_tokenizer_takes_the_one_beside_it(tmp_path:
         export_model(str(path), tmp_path / "out")
     (tmp_path / TOKENIZER_NAME).write_bytes((exported / TOKENIZER_NAME).read_bytes())
     assert export_model(str(path), tmp_path / "out").vocab_size == 49_152
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("smollm", ["1", "2", "3"]),
+        ("qwen2", ["1", "2", "3"]),
+        ("llama-bpe", ["123"]),
+        ("gpt-2", ["123"]),
+    ],
+)
+def test_digits_stay_together_as_the_pre_tokenizer_named_in_the_file_says(pre: str, pieces: list[str]) -> None:
+    fields = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": ["1", "2", "3", "12", "123"],
+        "tokenizer.ggml.merges": ["1 2", "12 3"],
+    }
+    assert tokenizer_from_gguf(GgufFile(Path("model.gguf"), fields, {})).encode("123").tokens == pieces
