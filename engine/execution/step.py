@@ -9,10 +9,13 @@ from jax import lax
 from engine.execution.batch import Limits, StepInputs, StepShape, unpack
 from engine.execution.kv_pool import DeviceState, SlotState, attention_shape, read_rows
 from engine.execution.sampler import Drawn, sample, score
-from engine.kernels.attention import AttentionBackend, AttentionShape, LayerCache
+from engine.kernels.attention import AttentionBackend, LayerCache
+from engine.kernels.cpu.attention import CpuNativeAttention
+from engine.kernels.cpu.decoder import DecoderStep, decoder_supports, run_decoder
 from engine.model.config import ModelConfig
+from engine.model.layers import rope_tables
 from engine.model.params import Params
-from engine.model.transformer import forward, logits
+from engine.model.transformer import embed, forward, logits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS
 
 
@@ -31,9 +34,7 @@ def run_step(
     """New state, and the packed results i32 [W + scored rows, 2 + 2 * top]: token, logprob, top ids, top logprobs."""
     inputs = unpack(shape, buffer)
     rows = _rows(limits, shape, inputs, state.slots)
-    attention = attention_shape(config, limits.page_size)
-    attend = _paged_attend(attention, backend, shape, inputs, rows)
-    hidden, caches = forward(config, params, rows.tokens, jnp.maximum(rows.positions, 0), attend, state.caches)
+    hidden, caches = _run_layers(config, limits, backend, shape, params, inputs, rows, state.caches)
     slots = _remember(state.slots, rows.owners, rows.positions, rows.tokens)
 
     decode_rows = shape.bucket.decode_rows
@@ -70,17 +71,28 @@ def _rows(limits: Limits, shape: StepShape, inputs: StepInputs, slots: SlotState
     )
 
 
-def _cache_slots(limits: Limits, tables: jax.Array, table_of_row: jax.Array, positions: jax.Array) -> jax.Array:
-    page = tables[table_of_row, jnp.maximum(positions, 0) // limits.page_size]
-    return jnp.where(positions >= 0, page * limits.page_size + positions % limits.page_size, -1)
-
-
-def _paged_attend(attention: AttentionShape, backend: AttentionBackend, shape: StepShape, inputs: StepInputs, rows: Rows):
-    """Write the step's K and V, then attend: decode rows first, prefill rows behind them."""
-    decode_rows = shape.bucket.decode_rows
+def _run_layers(
+    config: ModelConfig,
+    limits: Limits,
+    backend: AttentionBackend,
+    shape: StepShape,
+    params: Params,
+    inputs: StepInputs,
+    rows: Rows,
+    caches: tuple[LayerCache, ...],
+) -> tuple[jax.Array, tuple[LayerCache, ...]]:
+    """Layer by layer through XLA, or all as one native call where weights and backend are of that kind."""
+    attention = attention_shape(config, limits.page_size)
+    positions = jnp.maximum(rows.positions, 0)
     lengths = inputs.decode_positions + 1
+    if isinstance(backend, CpuNativeAttention) and decoder_supports(attention, params.layers, str(caches[0].dtype)):
+        cos, sin = rope_tables(config.rope, config.head_dim, positions)
+        step = DecoderStep(cos, sin, rows.cache_slots, inputs.decode_tables, lengths, inputs.layout)
+        return run_decoder(attention, config.rms_norm_eps, params.layers, embed(params, rows.tokens), step, caches)
+    decode_rows = shape.bucket.decode_rows
 
     def attend(layer_index: int, q: jax.Array, k: jax.Array, v: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
+        """Write the step's K and V, then attend: decode rows first, prefill rows behind them."""
         cache = backend.write(attention, cache, k, v, rows.cache_slots)
         parts = []
         if decode_rows:
@@ -89,7 +101,12 @@ def _paged_attend(attention: AttentionShape, backend: AttentionBackend, shape: S
             parts.append(backend.prefill(attention, cache, q[decode_rows:], inputs.layout))
         return jnp.concatenate(parts), cache
 
-    return attend
+    return forward(config, params, rows.tokens, positions, attend, caches)
+
+
+def _cache_slots(limits: Limits, tables: jax.Array, table_of_row: jax.Array, positions: jax.Array) -> jax.Array:
+    page = tables[table_of_row, jnp.maximum(positions, 0) // limits.page_size]
+    return jnp.where(positions >= 0, page * limits.page_size + positions % limits.page_size, -1)
 
 
 def _remember(slots: SlotState, owners: jax.Array, positions: jax.Array, tokens: jax.Array) -> SlotState:

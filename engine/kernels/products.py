@@ -26,6 +26,15 @@ class OwnProduct(Protocol):
         ...
 
 
+@runtime_checkable
+class OwnRows(Protocol):
+    """A weight that serves as the embedding too."""
+
+    def rows(self, indices: jax.Array) -> jax.Array:
+        """Rows i32 [T] -> [T, in]."""
+        ...
+
+
 class Int8Weight(NamedTuple):
     """Weight rounded to 8 bits, one scale an output channel; activations are rounded per row when multiplied."""
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
 from engine.kernels.attention import LayerCache
-from engine.kernels.products import product
+from engine.kernels.products import OwnRows, product
 from engine.model.config import ModelConfig
 from engine.model.layers import gated_mlp, linear, rms_norm, rope_tables, rotate
 from engine.model.params import LayerParams, Params
@@ -46,7 +46,7 @@ def forward(
     Residual stream and result have the type of `params.embed`. Token ids must lie in the vocabulary: the gather clamps.
     """
     cos, sin = rope_tables(config.rope, config.head_dim, positions)
-    hidden = jnp.take(params.embed, tokens, axis=0, mode="clip")
+    hidden = embed(params, tokens)
     new_caches = []
     for index, (layer, cache) in enumerate(zip(params.layers, caches, strict=True)):
         normed = rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
@@ -57,6 +57,13 @@ def forward(
         hidden = hidden + gated_mlp(normed, layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)
         new_caches.append(cache)
     return hidden, tuple(new_caches)
+
+
+def embed(params: Params, tokens: Int[Array, " T"]) -> Float[Array, "T hidden"]:
+    """Rows of the embedding; a packed one, shared with the head, unpacks its own."""
+    if isinstance(params.embed, OwnRows):
+        return params.embed.rows(tokens)
+    return jnp.take(params.embed, tokens, axis=0, mode="clip")
 
 
 def _project(
