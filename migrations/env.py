@@ -16,13 +16,7 @@ assert all(model.metadata is Base.metadata for model in MODELS)
 
 def run(connection: Connection) -> None:
     """Migrate on an open connection; the caller's transaction makes the whole upgrade one piece, on SQLite too."""
-    context.configure(
-        connection=connection,
-        target_metadata=Base.metadata,
-        render_as_batch=True,
-        compare_type=True,
-        transactional_ddl=True,
-    )
+    context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True, compare_type=True)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -142,8 +142,10 @@ async def test_errors_are_documented_in_the_shape_they_have(client):
 async def test_a_write_by_another_process_is_followed_by_the_next_poll(client, settings):
     other = await open_control(settings)
     await client.post("/api/v1/tenants", json={"slug": "acme"})
-    key = (await client.post("/api/v1/tenants/acme/keys", json={"name": "k"})).json()
     assert "acme" not in other.directory.snapshot.policies
+    await other.directory.poll()
+    assert "acme" in other.directory.snapshot.policies
+    key = (await client.post("/api/v1/tenants/acme/keys", json={"name": "k"})).json()
     await other.directory.poll()
     assert other.directory.authenticate(key["key"], None).tenant_id == "acme"
     await client.delete(f"/api/v1/tenants/acme/keys/{key['id']}")
