@@ -10,7 +10,6 @@ from typing import Protocol
 
 from engine.wire import Sampling, TokenLogprob
 
-
 QUERY_BLOCK_TOKENS = 16
 """Chunks of a step are laid out at multiples of this many rows, so a query block never holds two sequences. The
 padded sizes of a step's chunks (each rounded up) must fit the bucket's prefill tokens."""

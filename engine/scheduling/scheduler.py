@@ -95,7 +95,8 @@ class Scheduler:
         return step.plan
 
     def commit(self, plan: StepPlan, result: StepResult, now_ns: int) -> list[SequenceEvent]:
-        """Take a step's tokens, in the order of the plans. At most one event a sequence."""
+        """Take a step's tokens, in the order of the plans. At most one event a sequence. First come, first served needs
+        no clock; policies with deadlines will read `now_ns`."""
         step = self._in_flight.popleft()
         assert step.plan is plan, "steps are committed in the order they were planned"
         self._committed = step

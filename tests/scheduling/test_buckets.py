@@ -11,12 +11,13 @@ DEFAULT = buckets_of(EngineConfig())
 
 
 def test_the_defaults_are_the_designs_lists_cut_to_32_rows() -> None:
-    assert DEFAULT == Buckets(
+    expected = Buckets(
         decode_rows=(2, 4, 8, 16, 32),
         prefill_tokens=(16, 32, 48, 64, 80, 96, 128, 192, 256, 512),
         mixed_decode_rows=(8, 32),
         mixed_prefill_tokens=(16, 32, 64, 128, 256),
     )
+    assert expected == DEFAULT
     assert len(DEFAULT.all()) == 25
 
 

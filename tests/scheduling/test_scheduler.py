@@ -388,6 +388,15 @@ def test_prompt_logprobs_come_with_the_first_event_from_lone_chunks_of_16_that_a
     assert [len(event.prompt_logprobs) for event in driver.outcomes[2].events] == [39, 0]
 
 
+def test_the_pages_of_a_lone_chunk_that_waits_for_its_turn_are_left_for_it() -> None:
+    scheduler = Scheduler(make_limits(num_pages=16))
+    scheduler.submit(make_submit(1, (5,) * 16, max_tokens=1, prompt_logprobs=0))
+    scheduler.submit(make_submit(2, (6,) * 40, max_tokens=4, prompt_logprobs=0))
+    scheduler.submit(make_submit(3, (7,) * 40, max_tokens=4))
+    assert text_of(plan_of(scheduler)) == "1:0-15!"
+    assert text_of(plan_of(scheduler)) == "2:0-15"
+
+
 def test_prompt_logprobs_are_computed_for_cached_pages_too() -> None:
     driver = Driver(make_limits())
     run_one(driver, make_submit(1, (5,) * 32, max_tokens=1))
