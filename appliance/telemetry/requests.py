@@ -92,22 +92,25 @@ class RequestMetrics:
         self._tenants: frozenset[str] = frozenset()
 
     def bind(self, model: str, quantization: str, gpu_type: str) -> None:
-        """Name the model that serves from now on."""
+        """Name the model that serves from now on. What was refused before carries empty names."""
         self._model = (model, quantization, gpu_type)
         self._counters.clear()
         self._times.clear()
-        tenants, self._tenants = self._tenants, frozenset()
-        self.sync_tenants(tenants)
+        self._start_at_zero(self._tenants)
 
     def sync_tenants(self, tenant_ids: Iterable[str]) -> None:
-        """Counters of new tenants begin at 0; all series of removed ones go."""
+        """Counters of new tenants begin at 0, once the model has a name; all series of removed ones go."""
         tenants = frozenset(tenant_ids)
         for tenant_id in self._tenants - tenants:
             self._remove(tenant_id)
-        for tenant_id in sorted(tenants - self._tenants):
+        if any(self._model):
+            self._start_at_zero(tenants - self._tenants)
+        self._tenants = tenants
+
+    def _start_at_zero(self, tenant_ids: frozenset[str]) -> None:
+        for tenant_id in sorted(tenant_ids):
             for lane in f.LANES:
                 self._counters_of(lane, tenant_id)
-        self._tenants = tenants
 
     def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
         """Takes each gap (seconds) between two token events of an output."""

@@ -68,6 +68,7 @@ class FakeEngine(asyncio.Protocol):
     running: dict[int, _Row] = field(default_factory=dict[int, _Row])
     queued: dict[int, _Row] = field(default_factory=dict[int, _Row])
     num_steps: int = 0
+    on_lost: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self._frames = FrameReader(msgspec.msgpack.Decoder(ToEngine))
@@ -82,6 +83,7 @@ class FakeEngine(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._cancel_step()
+        self.on_lost()
 
     def data_received(self, data: bytes) -> None:
         for message in self._frames.feed(data):
@@ -202,13 +204,14 @@ def counting_answer(submit: Submit) -> tuple[int, ...]:
 
 async def _serve(sock: socket.socket, config: EngineConfig) -> None:
     card = msgspec.json.decode((Path(config.export_dir) / "model.json").read_bytes(), type=ModelCard)
-    engine = FakeEngine(card, counting_answer, step_s=0.005)
+    gone = asyncio.Event()
+    engine = FakeEngine(card, counting_answer, step_s=0.005, on_lost=gone.set)
     await asyncio.get_running_loop().create_connection(lambda: engine, sock=sock)
     if config.model == "broken":
         engine.send(Fatal("ModelError", "this model is broken: choose another with --model"))
         os._exit(1)
     engine.become_ready(config.export_dir)
-    await asyncio.Event().wait()
+    await gone.wait()
 
 
 def main() -> None:

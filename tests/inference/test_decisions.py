@@ -1,0 +1,109 @@
+"""Lanes, admission, gate: pure decisions and the counters behind tickets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.domain.admission.decisions import Admit, Occupancy, Reject, decide
+from appliance.domain.admission.gate import Gate, GateState
+from appliance.domain.admission.service import Admission
+from appliance.domain.lanes.decisions import FAST_PROMPT_TOKENS, LANES, ServiceTier, propose_lane
+from appliance.errors import Forbidden, OverOwnLimit, Unavailable
+from engine.wire import TenantPolicy
+
+POLICY = TenantPolicy(tenant_id="t", max_concurrency=2)
+
+
+def lane(
+    policy: TenantPolicy = POLICY, key_lanes: tuple[str, ...] = (), tier: ServiceTier = "auto", tokens: int = 1, streamed: bool = True
+) -> str:
+    return propose_lane(policy, key_lanes, streamed=streamed, prompt_tokens=tokens, service_tier=tier)
+
+
+def test_a_short_streamed_prompt_is_fast_and_others_are_slow() -> None:
+    assert lane(tokens=FAST_PROMPT_TOKENS) == "fast"
+    assert lane(tokens=FAST_PROMPT_TOKENS + 1) == "slow"
+    assert lane(streamed=False) == "slow"
+
+
+def test_priority_does_not_ask_whether_it_streams_and_flex_is_batch() -> None:
+    assert lane(tier="priority", streamed=False) == "fast"
+    assert lane(tier="priority", tokens=5_000) == "slow"
+    assert lane(tier="flex") == "batch"
+
+
+def test_the_tiers_own_lane_comes_before_the_rule() -> None:
+    assert lane(TenantPolicy(tenant_id="t", default_lane="batch")) == "batch"
+
+
+def test_a_lane_asked_for_and_not_allowed_is_refused_while_auto_takes_one_that_is() -> None:
+    only_batch = TenantPolicy(tenant_id="t", lanes=("batch",))
+    assert lane(only_batch) == "batch"
+    with pytest.raises(Forbidden, match="batch"):
+        lane(only_batch, tier="priority")
+    with pytest.raises(Forbidden, match="no lane"):
+        lane(TenantPolicy(tenant_id="t", lanes=("fast",)), key_lanes=("batch",))
+    assert lane(TenantPolicy(tenant_id="t", lanes=("slow",)), tier="priority") == "slow"
+
+
+@given(
+    lanes=st.sets(st.sampled_from(LANES), min_size=1),
+    key_lanes=st.sets(st.sampled_from(LANES)),
+    tier=st.sampled_from(["auto", "default", "priority", "flex"]),
+    tokens=st.integers(1, 2_000),
+    streamed=st.booleans(),
+)
+def test_no_lane_is_ever_proposed_that_tier_or_key_do_not_allow(
+    lanes: set[str], key_lanes: set[str], tier: ServiceTier, tokens: int, streamed: bool
+) -> None:
+    try:
+        proposed = lane(TenantPolicy(tenant_id="t", lanes=tuple(lanes)), tuple(key_lanes), tier, tokens, streamed)
+    except Forbidden:
+        return
+    assert proposed in lanes and (not key_lanes or proposed in key_lanes)
+
+
+def test_the_tenants_ceiling_is_judged_before_our_shortage() -> None:
+    assert decide(POLICY, Occupancy(tenant_in_flight=1, waiting=9), 10) == Admit()
+    own = decide(POLICY, Occupancy(tenant_in_flight=2, waiting=10), 10)
+    assert isinstance(own, Reject) and own.reason == "concurrency" and own.own_limit
+    full = decide(POLICY, Occupancy(tenant_in_flight=0, waiting=10), 10)
+    assert isinstance(full, Reject) and full.reason == "queue_full" and not full.own_limit
+
+
+def test_tickets_count_in_flight_until_closed_and_waiting_until_started() -> None:
+    gate = Gate()
+    admission = Admission(gate, max_queue_depth=2)
+    with pytest.raises(Unavailable):
+        admission.enter(POLICY)
+    gate.open()
+    first, second = admission.enter(POLICY), admission.enter(POLICY)
+    with pytest.raises(OverOwnLimit):
+        admission.enter(POLICY)
+    with pytest.raises(Unavailable):
+        admission.enter(TenantPolicy(tenant_id="u"))
+    first.start()
+    first.start()
+    assert (admission.num_waiting, admission.num_in_flight) == (1, 2)
+    first.close()
+    second.close()
+    assert (admission.num_waiting, admission.num_in_flight) == (0, 0)
+
+
+def test_a_draining_gate_never_opens_again() -> None:
+    gate = Gate()
+    gate.open()
+    gate.drain()
+    gate.open()
+    gate.warm_up("load", 10, "")
+    assert gate.condition.state is GateState.DRAINING
+
+
+def test_a_restart_after_a_lost_engine_stays_engine_down_until_it_is_ready() -> None:
+    gate = Gate()
+    gate.open()
+    gate.lose_engine("it was killed")
+    gate.warm_up("compile", 50, "compile 10 of 20")
+    assert (gate.condition.state, gate.condition.percent) == (GateState.ENGINE_DOWN, 50)
+    gate.open()
+    assert gate.condition.state is GateState.OPEN

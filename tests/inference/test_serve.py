@@ -1,0 +1,177 @@
+"""The server as a process, its engine process a fake: start, restart, shutdown, and what it says when it can not start."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from appliance.supervisor import FIRST_BACKOFF_S, MAX_BACKOFF_S, backoff_s, describe_exit
+
+KEY = "serve-test-key-0123456789"
+ADMIN = "serve-test-admin-0123456789"
+ENV = {"FAIRLANE_BOOTSTRAP_API_KEY": KEY, "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN": ADMIN}
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+@dataclass
+class Served:
+    process: subprocess.Popen[bytes]
+    data_dir: Path
+    log_path: Path
+    url: str = ""
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def ready(self) -> tuple[int, str]:
+        response = httpx.get(self.url + "/readyz", timeout=5)
+        return response.status_code, response.json()["status"]
+
+    def engine_pids(self) -> list[int]:
+        return [json.loads(line)["pid"] for line in self.log().splitlines() if '"engine_started"' in line]
+
+    def stream(self, max_tokens: int) -> Iterator[str]:
+        body = {"prompt": "x", "max_tokens": max_tokens, "stream": True}
+        with httpx.stream("POST", self.url + "/v1/completions", json=body, headers=HEADERS, timeout=20) as response:
+            assert response.status_code == 200
+            yield from response.iter_lines()
+
+
+def running(served: Served) -> float:
+    """Sequences that hold a row, as the metrics say."""
+    lines = httpx.get(served.url + "/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("fairlane_running_requests{"))
+
+
+def until(fact: Callable[[], bool], what: Callable[[], str], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not fact():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.02)  # polling another process
+
+
+def start(folder: Path, export: Path, *fields: str) -> Served:
+    folder.mkdir(parents=True, exist_ok=True)
+    log_path = folder / "log.txt"
+    with log_path.open("wb") as log:
+        command = [sys.executable, "-m", "tests.inference.serve_fake", str(folder), str(export), *fields]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **ENV})
+    return Served(process, folder, log_path)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, export: Path, *fields: str) -> Iterator[Served]:
+    served = start(folder, export, *fields)
+    try:
+        until(lambda: (folder / "run.json").exists() or served.process.poll() is not None, served.log)
+        assert served.process.poll() is None, served.log()
+        served.url = json.loads((folder / "run.json").read_text())["url"]
+        until(lambda: served.ready()[0] == 200, served.log)
+        yield served
+    finally:
+        served.process.kill()
+        served.process.wait(10)
+
+
+def test_it_says_where_it_is_and_how_to_use_it_and_run_json_tells_scripts(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as served:
+        run = json.loads((tmp_path / "run.json").read_text())
+        assert run == {"pid": served.process.pid, "port": httpx.URL(served.url).port, "url": served.url}
+        text = served.log()
+        assert f"at {served.url}" in text and f"curl {served.url}/v1/chat/completions" in text and KEY in text
+        admin = httpx.get(served.url + "/api/v1/tenants", headers={"Authorization": f"Bearer {ADMIN}"})
+        assert admin.status_code == 200
+        answer = httpx.post(served.url + "/generate", json={"prompt": "x", "max_tokens": 4}, headers=HEADERS)
+        assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 4
+
+
+def test_a_killed_engine_ends_streams_with_an_error_and_is_replaced(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as served:
+        lines = served.stream(2_000)
+        assert next(lines).startswith("data: ")
+        os.kill(served.engine_pids()[0], signal.SIGKILL)
+        rest = list(lines)
+        assert "event: error" in rest and '"code":"engine_error"' in rest[-2] + rest[-1]
+        until(lambda: served.ready() == (503, "engine_down"), served.log)
+        until(lambda: served.ready() == (200, "ready"), served.log)
+        assert len(served.engine_pids()) == 2
+        assert httpx.post(served.url + "/generate", json={"prompt": "x"}, headers=HEADERS).status_code == 200
+        metrics = httpx.get(served.url + "/metrics").text
+        assert 'outcome="failed"' in metrics
+
+
+def test_sigterm_turns_newcomers_away_lets_streams_finish_and_takes_the_engine_along(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as served:
+        engine_pid = served.engine_pids()[0]
+        lines = served.stream(300)
+        next(lines)
+        served.process.send_signal(signal.SIGTERM)
+        until(lambda: served.ready() == (503, "draining"), served.log)
+        refused = httpx.post(served.url + "/generate", json={"prompt": "x"}, headers=HEADERS)
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "draining"
+        assert list(lines)[-2] == "data: [DONE]"
+        assert served.process.wait(10) == 0
+        assert not (tmp_path / "run.json").exists()
+        with pytest.raises(ProcessLookupError):
+            os.kill(engine_pid, 0)
+
+
+def test_a_stream_longer_than_the_grace_time_ends_with_an_error_event(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export, "shutdown_grace_s=0.3") as served:
+        lines = served.stream(2_000)
+        next(lines)
+        served.process.send_signal(signal.SIGTERM)
+        rest = list(lines)
+        assert "event: error" in rest and any('"code":"draining"' in line for line in rest)
+        assert served.process.wait(10) == 0
+
+
+def test_a_model_at_fault_ends_the_server_with_its_message_and_no_loop(tmp_path: Path, export: Path) -> None:
+    served = start(tmp_path, export, "model=broken")
+    assert served.process.wait(30) == 1
+    assert "error: this model is broken: choose another with --model" in served.log()
+    assert len(served.engine_pids()) == 1
+
+
+def test_a_port_in_use_is_said_in_words(tmp_path: Path, export: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        served = start(tmp_path, export, f"port={port}")
+        assert served.process.wait(30) == 1
+        assert f"can not listen on 127.0.0.1:{port}" in served.log() and "--port" in served.log()
+        assert "Traceback" not in served.log()
+
+
+def test_an_engine_that_is_killed_with_many_requests_in_flight_leaves_none_without_an_end(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as served:
+        statuses: list[int] = []
+
+        def ask() -> None:
+            body = {"prompt": "x", "max_tokens": 2_000}
+            statuses.append(httpx.post(served.url + "/v1/completions", json=body, headers=HEADERS, timeout=20).status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        until(lambda: running(served) >= 8, served.log)
+        os.kill(served.engine_pids()[0], signal.SIGKILL)
+        for thread in threads:
+            thread.join(20)
+        assert len(statuses) == 20 and set(statuses) <= {500, 503}
+
+
+def test_restarts_wait_twice_as_long_each_time_up_to_a_bound() -> None:
+    assert [backoff_s(n) for n in (1, 2, 3)] == [FIRST_BACKOFF_S, 2 * FIRST_BACKOFF_S, 4 * FIRST_BACKOFF_S]
+    assert backoff_s(50) == MAX_BACKOFF_S
+    assert describe_exit(-9) == "signal SIGKILL" and describe_exit(1) == "exit status 1"
