@@ -89,6 +89,7 @@ async def read_schema(database: Database, metadata: MetaData) -> Schema:
     known = tuple(revision.revision for revision in script.walk_revisions())
 
     def look(connection: Connection) -> Schema:
+        _wait_for_migration(connection, "pg_advisory_xact_lock_shared")  # else we might see half of what another process commits
         inspector = inspect(connection)
         there = {name: {column["name"] for column in inspector.get_columns(name)} for name in inspector.get_table_names()}
         missing = [name for name in metadata.tables if name not in there]
@@ -110,8 +111,7 @@ async def migrate(url: str, target: str = HEAD) -> None:
     run: Callable[[Config, str], None] = command.upgrade if target == HEAD else command.downgrade
 
     def step(connection: Connection) -> None:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": POSTGRES_LOCK_ID})
+        _wait_for_migration(connection, "pg_advisory_xact_lock")
         config = _config()
         config.attributes["connection"] = connection
         run(config, target)
@@ -126,6 +126,12 @@ async def migrate(url: str, target: str = HEAD) -> None:
         raise SchemaError(f"the migration failed and nothing was changed: {str(error).partition(chr(10))[0]}") from error
     finally:
         await database.close()
+
+
+def _wait_for_migration(connection: Connection, lock: str) -> None:
+    """Hold a lock until the transaction's end; SQLite needs none, its transactions see one state and write one at a time."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SELECT {lock}(:id)"), {"id": POSTGRES_LOCK_ID})
 
 
 def _config() -> Config:
