@@ -139,9 +139,11 @@ ffi::Error Prefill(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer q,
 }
 
 ffi::Error WeightOf(int32_t kind, const ffi::AnyBuffer& data, const ffi::AnyBuffer& scales, int64_t in, Weight* weight) {
-  *weight = {static_cast<WeightKind>(kind), static_cast<const char*>(data.untyped_data()), scales.untyped_data(), data.dimensions()[0] * kOutGroup, in};
-  const int64_t values = (int64_t)data.element_count();
-  if (kind < 0 || kind > 3 || values * (weight->kind == WeightKind::kQ4 ? 2 : 1) != weight->out * in) return Invalid("weight and activations differ in width");
+  *weight = {static_cast<WeightKind>(kind), static_cast<const char*>(data.untyped_data()), scales.untyped_data(), 0, in};
+  const bool is_blocks = weight->kind == WeightKind::kQ8 || weight->kind == WeightKind::kQ4;
+  weight->out = data.dimensions()[0] * (is_blocks ? 16 : kOutGroup);
+  const int64_t values = (int64_t)data.element_count() * (weight->kind == WeightKind::kQ4 ? 2 : 1);
+  if (kind < 0 || kind > 3 || values != weight->out * in || weight->out % kOutGroup != 0) return Invalid("weight and activations differ in width");
   return ffi::Error::Success();
 }
 

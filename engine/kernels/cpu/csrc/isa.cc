@@ -8,8 +8,8 @@ const Kernels* FL_KERNELS() {
   using namespace FL_ISA;
 #define FL_STRING_OF(x) #x
 #define FL_STRING(x) FL_STRING_OF(x)
-  static const Kernels kernels = {FL_STRING(FL_ISA), WriteKv,   Attend,    Merge,    Finish,  Quantize, Multiply,
-                                  kTileRows,         StoreTile, SiluGate,  RmsNorm,  Rotate};
+  static const Kernels kernels = {FL_STRING(FL_ISA), WriteKv,   Attend,    Merge,    Finish, Quantize, Multiply,
+                                  StoreTile,          SiluGate,  RmsNorm,   Rotate};
   return &kernels;
 }
 

@@ -52,12 +52,12 @@ inline TokenRange SeenInBlock(const AttentionShape& s, int64_t visible, int64_t 
   return {oldest > start ? oldest : start, visible < stop ? visible : stop};
 }
 
-// A matrix [out, in], stored in groups of 64 outputs; `scales` by kind.
+// A matrix [out, in], stored in groups of 64 outputs (those in blocks: of 16); `scales` by kind.
 enum class WeightKind : int {
   kBf16,  // data [out/64, in/2, 64, 2] bf16
   kInt8,  // data [out/64, in/4, 64, 4], value + 128; scales f32 [out]
-  kQ8,    // data as kInt8; scales f16 [out/64, in/32, 64]
-  kQ4,    // data [out/64, in/32, 4, 64, 4]: low nibbles k = 4j + i, high ones k = 16 + 4j + i; scales f16 [out/64, in/32, 2, 64]: d, m
+  kQ8,    // data [out/16, in/32, 8, 16, 4], value + 128; scales f16 [out/16, in/32, 16]
+  kQ4,    // data [out/16, in/32, 4, 16, 4]: low nibbles k = 4j + i, high ones k = 16 + 4j + i; scales f16 [out/16, in/32, 2, 16]: d, m
 };
 constexpr int64_t kOutGroup = 64;
 
@@ -91,7 +91,6 @@ struct Kernels {
   void (*quantize)(WeightKind, const uint16_t* x, int64_t in, int8_t* q, float* scale, int32_t* sum);
   // Rows [begin, end) of the activations times 64 outputs -> f32 [rows, 64].
   void (*multiply)(const Weight&, const Activations&, int64_t group, int64_t begin, int64_t end, float* out);
-  int64_t multiply_rows;  // the number of rows that `multiply` holds in registers at once
 
   // 64-wide ends of a product: from f32 [rows, 64] to rows of bf16 or f32.
   void (*store)(const float* tile, int64_t rows, int64_t width, const uint16_t* bias, const uint16_t* residual, int64_t stride, Type, void* out);

@@ -2,6 +2,8 @@
 // over k in one order whatever R and C are, so a row's result does not depend on its neighbours.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels.h"
 #include "simd.h"
 
@@ -9,13 +11,15 @@ namespace fairlane {
 namespace FL_ISA {
 
 #if defined(FL_AVX512)
-constexpr int kTileOuts = 4, kTileRows = 6;  // in vectors of 16 outputs; in rows
+constexpr int kTileOuts = 4, kTileRows = 6, kBlockTileRows = 8;  // in vectors of 16 outputs; in rows; in rows of block formats
 #elif defined(FL_AVX2)
-constexpr int kTileOuts = 2, kTileRows = 2;
+constexpr int kTileOuts = 2, kTileRows = 2, kBlockTileRows = 2;
 #else
-constexpr int kTileOuts = 1, kTileRows = 2;
+constexpr int kTileOuts = 1, kTileRows = 2, kBlockTileRows = 2;
 #endif
 constexpr int kGroupVectors = kOutGroup / kLanes;
+constexpr int kReadAhead = 24;  // steps of k; 6 KB of bf16
+constexpr int kReadAheadBlocks = 12;
 constexpr int kQuantBlock = 32;
 constexpr int kQuadsPerBlock = kQuantBlock / 4;
 
@@ -35,7 +39,7 @@ void MultiplyBf16(const Weight& w, const Activations& x, int64_t group, int64_t 
   for (int64_t k = 0; k < w.in; k += 2, data += 2 * kOutGroup) {
     PairW weight[C];
     for (int c = 0; c < C; ++c) weight[c] = LoadPairW(data + c * 2 * kLanes);
-    if (R == 1) __builtin_prefetch(data + 32 * 2 * kOutGroup, 0, 3);
+    for (int c = 0; c < C; ++c) __builtin_prefetch(data + kReadAhead * 2 * kOutGroup + c * 2 * kLanes, 0, 3);
     for (int r = 0; r < R; ++r) {
       const PairX pair = SplatPair(Word(rows + r * w.in + k));
       for (int c = 0; c < C; ++c) acc[r][c] = DotPair(acc[r][c], weight[c], pair);
@@ -55,6 +59,7 @@ void MultiplyInt8(const Weight& w, const Activations& x, int64_t group, int64_t 
   for (int64_t k = 0; k < w.in; k += 4, data += 4 * kOutGroup) {
     QuadW weight[C];
     for (int c = 0; c < C; ++c) weight[c] = LoadQuadW(data + c * 4 * kLanes);
+    for (int c = 0; c < C; ++c) __builtin_prefetch(data + kReadAhead * 4 * kOutGroup + c * 4 * kLanes, 0, 3);
     for (int r = 0; r < R; ++r) {
       const QuadX quad = SplatQuad(Word(rows + r * w.in + k));
       for (int c = 0; c < C; ++c) acc[r][c] = DotQuad(acc[r][c], weight[c], quad);
@@ -69,18 +74,20 @@ void MultiplyInt8(const Weight& w, const Activations& x, int64_t group, int64_t 
 // GGUF blocks: 32 weights of an output share a scale d (and, Q4, a minimum m): sum of d q x + m x.
 template <bool kNibbles, int R>
 void MultiplyBlocks(const Weight& w, const Activations& x, int64_t group, int64_t row, int vector, float* out) {
-  const int64_t blocks = w.in / kQuantBlock;
-  constexpr int64_t kBlockBytes = kQuantBlock * kOutGroup / (kNibbles ? 2 : 1), kScales = kOutGroup * (kNibbles ? 2 : 1);
-  const auto* data = reinterpret_cast<const uint8_t*>(w.data) + group * blocks * kBlockBytes + vector * 4 * kLanes;
-  const uint16_t* scales = static_cast<const uint16_t*>(w.scales) + group * blocks * kScales + vector * kLanes;
+  const int64_t blocks = w.in / kQuantBlock, first = (group * kGroupVectors + vector) * blocks;
+  constexpr int64_t kBlockBytes = kQuantBlock * kLanes / (kNibbles ? 2 : 1), kScales = kLanes * (kNibbles ? 2 : 1);
+  const auto* data = reinterpret_cast<const uint8_t*>(w.data) + first * kBlockBytes;
+  const uint16_t* scales = static_cast<const uint16_t*>(w.scales) + first * kScales;
   F16 acc[R];
   for (int r = 0; r < R; ++r) acc[r] = Zero();
   for (int64_t block = 0; block < blocks; ++block, data += kBlockBytes, scales += kScales) {
+    for (int64_t line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(data + kReadAheadBlocks * kBlockBytes + line, 0, 3);
+    __builtin_prefetch(scales + kReadAheadBlocks * kScales, 0, 3);
     QuadW weight[kQuadsPerBlock];
     if constexpr (kNibbles) {
-      for (int j = 0; j < kQuadsPerBlock / 2; ++j) LoadNibbles(data + j * 4 * kOutGroup, &weight[j], &weight[j + kQuadsPerBlock / 2]);
+      for (int j = 0; j < kQuadsPerBlock / 2; ++j) LoadNibbles(data + j * 4 * kLanes, &weight[j], &weight[j + kQuadsPerBlock / 2]);
     } else {
-      for (int j = 0; j < kQuadsPerBlock; ++j) weight[j] = LoadQuadW(data + j * 4 * kOutGroup);
+      for (int j = 0; j < kQuadsPerBlock; ++j) weight[j] = LoadQuadW(data + j * 4 * kLanes);
     }
     const F16 d = LoadHalf(scales);
     for (int r = 0; r < R; ++r) {
@@ -89,7 +96,7 @@ void MultiplyBlocks(const Weight& w, const Activations& x, int64_t group, int64_
       I16 dot = SetInt(kNibbles ? 0 : -128 * x.sum[at]);
       for (int j = 0; j < kQuadsPerBlock; ++j) dot = DotQuad(dot, weight[j], SplatQuad(Word(quads + 4 * j)));
       acc[r] = Fma(ToFloat(dot), d * Set(x.scale[at]), acc[r]);
-      if constexpr (kNibbles) acc[r] = Fma(LoadHalf(scales + kOutGroup), Set(x.scale[at] * (float)x.sum[at]), acc[r]);
+      if constexpr (kNibbles) acc[r] = Fma(LoadHalf(scales + kLanes), Set(x.scale[at] * (float)x.sum[at]), acc[r]);
     }
   }
   for (int r = 0; r < R; ++r) Store(out + r * kOutGroup + vector * kLanes, acc[r]);
@@ -97,72 +104,57 @@ void MultiplyBlocks(const Weight& w, const Activations& x, int64_t group, int64_
 
 template <int R>
 void MultiplyRows(const Weight& w, const Activations& x, int64_t group, int64_t row, float* out) {
-  switch (w.kind) {
-    case WeightKind::kBf16:
+  if (w.kind == WeightKind::kBf16) {
+    if constexpr (R <= kTileRows)
       for (int v = 0; v < kGroupVectors; v += kTileOuts) MultiplyBf16<R, kTileOuts>(w, x, group, row, v, out);
-      break;
-    case WeightKind::kInt8:
+  } else if (w.kind == WeightKind::kInt8) {
+    if constexpr (R <= kTileRows)
       for (int v = 0; v < kGroupVectors; v += kTileOuts) MultiplyInt8<R, kTileOuts>(w, x, group, row, v, out);
-      break;
-    case WeightKind::kQ8:
-      for (int v = 0; v < kGroupVectors; ++v) MultiplyBlocks<false, R>(w, x, group, row, v, out);
-      break;
-    case WeightKind::kQ4:
-      for (int v = 0; v < kGroupVectors; ++v) MultiplyBlocks<true, R>(w, x, group, row, v, out);
-      break;
+  } else {
+    for (int v = 0; v < kGroupVectors; ++v) {
+      if (w.kind == WeightKind::kQ8) MultiplyBlocks<false, R>(w, x, group, row, v, out);
+      else MultiplyBlocks<true, R>(w, x, group, row, v, out);
+    }
   }
+}
+
+// Calls MultiplyRows<rows>, rows <= R.
+template <int R>
+void MultiplyUpTo(int64_t rows, const Weight& w, const Activations& x, int64_t group, int64_t row, float* out) {
+  if constexpr (R > 1) {
+    if (rows < R) return MultiplyUpTo<R - 1>(rows, w, x, group, row, out);
+  }
+  MultiplyRows<R>(w, x, group, row, out);
 }
 
 inline void Multiply(const Weight& w, const Activations& x, int64_t group, int64_t begin, int64_t end, float* out) {
-  while (begin < end) {
-    const int64_t left = end - begin, take = left < kTileRows ? left : kTileRows;
-    switch (take) {
-      case 1: MultiplyRows<1>(w, x, group, begin, out); break;
-      case 2: MultiplyRows<2>(w, x, group, begin, out); break;
-#if defined(FL_AVX512)
-      case 3: MultiplyRows<3>(w, x, group, begin, out); break;
-      case 4: MultiplyRows<4>(w, x, group, begin, out); break;
-      case 5: MultiplyRows<5>(w, x, group, begin, out); break;
-      default: MultiplyRows<6>(w, x, group, begin, out); break;
-#endif
-    }
-    begin += take;
-    out += take * kOutGroup;
-  }
+  const int64_t most = w.kind == WeightKind::kBf16 || w.kind == WeightKind::kInt8 ? kTileRows : kBlockTileRows;
+  for (int64_t row = begin; row < end; row += most)
+    MultiplyUpTo<kBlockTileRows>(std::min(most, end - row), w, x, group, row, out + (row - begin) * kOutGroup);
 }
 
-// Symmetric int8: one scale a row (kInt8) or a block of 32 (the GGUF kinds). A row of NaN or infinity keeps its NaN:
-// its scale is one.
+// Symmetric int8: one scale a row (kInt8) or a block of 32 (the GGUF kinds). Where a value is not finite the scale is
+// NaN, and with it every output.
 inline void Quantize(WeightKind kind, const uint16_t* x, int64_t in, int8_t* q, float* scale, int32_t* sum) {
   const int64_t block = kind == WeightKind::kInt8 ? in : kQuantBlock;
   for (int64_t start = 0, at = 0; start < in; start += block, ++at) {
-    F16 top = Zero();
-    bool finite = true;
-    int64_t k = start;
-    for (; k + kLanes <= start + block; k += kLanes) {
-      const F16 v = LoadBf16(x + k), negative = Zero() - v;
-      top = Max(Max(v, negative), top);
-      const F16 zero = v * Zero();
-      FL_EACH for (int lane = 0; lane < kBytes / 4; ++lane) finite &= zero.r[i][lane] == 0.0f;
+    F16 top = Zero(), zeros = Zero();
+    for (int64_t k = start; k < start + block; k += kLanes) {
+      const F16 v = LoadBf16(x + k);
+      top = Max(Max(v, Zero() - v), top);
+      zeros = Fma(v, Zero(), zeros);  // stays zero while all is finite
     }
-    float amax = Highest(top);
-    for (; k < start + block; ++k) {
-      const float v = Bf16ToFloat(x[k]);
-      finite &= v * 0.0f == 0.0f;
-      amax = std::fabs(v) > amax ? std::fabs(v) : amax;
+    const float highest = Highest(top);
+    const bool finite = Sum(zeros) == 0.0f;
+    const F16 inverse = Set(finite && highest > 0 ? 127.0f / highest : 0.0f);
+    I16 total = SetInt(0);
+    for (int64_t k = start; k < start + block; k += kLanes) {
+      const I16 value = finite ? Round(LoadBf16(x + k) * inverse) : SetInt(0);
+      StoreBytes(q + k, value);
+      total = total + value;
     }
-    const float inverse = finite && amax > 0 ? 127.0f / amax : 0.0f;
-    int32_t total = 0;
-    for (k = start; k < start + block; ++k) {
-      const float shifted = Bf16ToFloat(x[k]) * inverse + 12582912.0f;  // rounds to nearest even in the low bits
-      int32_t bits;
-      std::memcpy(&bits, &shifted, 4);
-      const int32_t value = finite ? bits - 0x4B400000 : 0;
-      q[k] = (int8_t)value;
-      total += value;
-    }
-    scale[at] = finite ? amax / 127.0f : NAN;
-    sum[at] = total;
+    scale[at] = finite ? highest / 127.0f : NAN;
+    sum[at] = Sum(total);
   }
 }
 

@@ -40,6 +40,7 @@ typedef float vf __attribute__((vector_size(kBytes)));
 typedef int32_t vi __attribute__((vector_size(kBytes)));
 typedef uint32_t vu __attribute__((vector_size(kBytes)));
 typedef uint16_t vh __attribute__((vector_size(kBytes / 2)));
+typedef int8_t vb __attribute__((vector_size(kBytes / 4)));
 
 #define FL_INLINE inline __attribute__((always_inline))
 #define FL_EACH for (int i = 0; i < kRegs; ++i)
@@ -178,6 +179,31 @@ FL_INLINE F16 LoadHalf(const uint16_t* p) {
 }
 
 FL_INLINE F16 ToFloat(const I16& x) { F16 f; FL_EACH f.r[i] = __builtin_convertvector(x.r[i], vf); return f; }
+FL_INLINE I16 operator+(const I16& a, const I16& b) { I16 v; FL_EACH v.r[i] = a.r[i] + b.r[i]; return v; }
+FL_INLINE int32_t Sum(const I16& v) {
+  int32_t x[kLanes], sum = 0;
+  FL_EACH std::memcpy(x + i * kBytes / 4, &v.r[i], kBytes);
+  for (int i = 0; i < kLanes; ++i) sum += x[i];
+  return sum;
+}
+
+// Nearest integers, even ones at halves; |x| below 2^22.
+FL_INLINE I16 Round(const F16& x) {
+  I16 v;
+  FL_EACH v.r[i] = (vi)(x.r[i] + Splat(12582912.0f)) - 0x4B400000;
+  return v;
+}
+FL_INLINE void StoreBytes(int8_t* p, const I16& v) {
+#if defined(FL_AVX512)
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)v.r[0]));
+#else
+  FL_EACH {
+    const vb bytes = __builtin_convertvector(v.r[i], vb);
+    std::memcpy(p + i * kBytes / 4, &bytes, sizeof bytes);
+  }
+#endif
+}
+
 FL_INLINE I16 SetInt(int32_t x) { I16 v; FL_EACH v.r[i] = vi{} + x; return v; }
 
 // Pairs: 16 lanes of two neighbouring bf16 weights (64 bytes), dotted with one broadcast pair of activations.
