@@ -14,23 +14,23 @@ class Planner:
         self._limits = roster.limits
         self._memory = roster.memory
 
-    def draft(self, now_ns: int, *, lone_first: bool, lone_possible: bool, device_is_busy: bool) -> Draft:
+    def draft(self, now_ns: int, *, lone_first: bool, lone_possible: bool) -> Draft:
         """The next step's rows; an empty draft when nothing can run before the steps in flight are committed.
 
         A chunk with prompt log-probabilities is *lone*: it has its step to itself, decodes included. Lone steps
         alternate with ordinary ones, so that nobody waits for more than one of them.
         """
         if not lone_possible:
-            return self._fill(Draft(self._limits), now_ns, device_is_busy)
-        draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, device_is_busy)
+            return self._fill(Draft(self._limits), now_ns)
+        draft = self._fill(Draft(self._limits, lone=lone_first), now_ns)
         if draft.is_empty:
-            draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, device_is_busy)
+            draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns)
         return draft
 
-    def _fill(self, draft: Draft, now_ns: int, device_is_busy: bool) -> Draft:
+    def _fill(self, draft: Draft, now_ns: int) -> Draft:
         if not draft.lone:
             self._plan_decodes(draft)
-        self._plan_prefills(draft, now_ns, device_is_busy)
+        self._plan_prefills(draft, now_ns)
         if draft.prefills and self._limits.enable_chunked_prefill:
             draft.trim()
         return draft
@@ -50,16 +50,14 @@ class Planner:
                 return False
         return True
 
-    def _plan_prefills(self, draft: Draft, now_ns: int, device_is_busy: bool) -> None:
+    def _plan_prefills(self, draft: Draft, now_ns: int) -> None:
         for sequence in tuple(self._roster.running):
             if not draft.tokens_left:
                 return
             is_next = sequence.slot >= 0 and sequence.uncomputed_tokens and sequence.wants_prompt_logprobs == draft.lone
             if is_next and not self._plan_chunk(draft, sequence):
                 return
-        held = self._admit(draft, now_ns, may_hold=True)
-        if held and draft.is_empty and not device_is_busy:
-            self._admit(draft, now_ns, may_hold=False)
+        self._admit(draft, now_ns)
 
     def _plan_chunk(self, draft: Draft, sequence: Sequence) -> bool:
         """Plan its next chunk; False when budget or memory cut it short and nobody behind it may go ahead."""
@@ -84,20 +82,19 @@ class Planner:
         must_be_whole = not self._limits.enable_chunked_prefill and remaining_tokens <= draft.capacity_tokens
         return 0 if must_be_whole and tokens < remaining_tokens else tokens
 
-    def _admit(self, draft: Draft, now_ns: int, *, may_hold: bool) -> bool:
-        """Whether a sequence was held back because somebody computes its prefix right now.
+    def _admit(self, draft: Draft, now_ns: int) -> None:
+        """Take new sequences in the queue's order.
 
         Who lacks a slot or memory stops everybody behind it, so nobody starves. A sequence of the other kind (lone
-        or not) is passed over, and the slot and pages it needs are left for it.
+        or not) is passed over, and the slot and pages it needs are left for it. A sequence whose next pages a running
+        prefill is computing is passed over too: that prefill has a chunk in the next steps, or decodes before it have.
         """
-        held = False
         slots, spoken_for = self._roster.num_free_slots, 0
         for sequence in self._roster.queue if slots else ():
             if slots <= 0 or not draft.tokens_left:
                 break
-            match = self._match_unless_held(sequence) if may_hold else self._memory.match(sequence)
+            match = self._match_unless_held(sequence)
             if match is None:
-                held = True
                 continue
             missing = self._memory.missing_pages(sequence, self._roster.tokens_to_hold(sequence), match)
             if missing + spoken_for + self._roster.pages_promised() > self._memory.pool.num_available:
@@ -112,7 +109,6 @@ class Planner:
             draft.admit(sequence)
             if not self._plan_chunk(draft, sequence):
                 break
-        return held
 
     def _match_unless_held(self, sequence: Sequence) -> Match | None:
         """None: the next pages it lacks are being computed by a running prefill; soon it can have them for nothing."""

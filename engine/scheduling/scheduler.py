@@ -80,7 +80,6 @@ class Scheduler:
             now_ns,
             lone_first=not self._last_step_was_lone,
             lone_possible=bool(self._lone),
-            device_is_busy=bool(self._in_flight),
         )
         if draft.is_empty:
             return None

@@ -144,6 +144,12 @@ class Driver:
         for sequence in roster.running:
             assert sequence.computed_tokens <= sequence.planned_tokens <= len(sequence.tokens) + sequence.in_flight_samples
             assert sequence.planned_tokens <= len(sequence.pages) * self.limits.page_size
+            samples = sum(
+                row.samples and row.sequence is sequence and row.epoch == sequence.epoch
+                for step in self.scheduler._in_flight
+                for row in step.rows
+            )
+            assert samples == sequence.in_flight_samples
             for page in sequence.pages:
                 references[page] = references.get(page, 0) + 1
                 salts.setdefault(page, set()).add(sequence.submit.salt)
@@ -240,7 +246,7 @@ def _hashable(sampling: Sampling) -> tuple:
 def alone(prompt: tuple[int, ...], sampling: tuple) -> Alone:
     """The same sequence with the engine to itself: plain loop, whole prefill, no prefix cache."""
     names = ("max_tokens", "min_tokens", "ignore_eos", "seed", "stop_token_ids", "logprobs", "prompt_logprobs")
-    limits = make_limits(enable_prefix_caching=False)
+    limits = make_limits(enable_prefix_caching=False, max_model_len=512, num_pages=128)
     scheduler = Scheduler(limits)
     runner = SimulatedRunner(num_pages=limits.num_pages, page_size=limits.page_size, num_slots=4, vocab_size=limits.vocab_size)
     scheduler.submit(make_submit(1, prompt, **dict(zip(names, sampling, strict=True))))

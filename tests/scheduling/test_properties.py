@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from engine.scheduling.policy import FirstComeFirstServed
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import CacheMixup
 from engine.wire import Submit
@@ -42,12 +43,20 @@ all_limits = st.fixed_dictionaries(
 )
 
 
+class LastComeFirstServed(FirstComeFirstServed):
+    """Another order through the seam: what always holds may not depend on who comes first."""
+
+    def __iter__(self):
+        return reversed(tuple(super().__iter__()))
+
+
 class AnyInterleaving(RuleBasedStateMachine):
     """Checks live in `Driver`: pages, references, salts, budget, buckets, decodes, events, outputs."""
 
-    @initialize(limits=all_limits)
-    def start(self, limits: dict) -> None:
-        self.driver = Driver(make_limits(**limits))
+    @initialize(limits=all_limits, queue_type=st.sampled_from((FirstComeFirstServed, LastComeFirstServed)))
+    def start(self, limits: dict, queue_type: type[FirstComeFirstServed]) -> None:
+        made = make_limits(**limits)
+        self.driver = Driver(made, Scheduler(made, queue_type()))
         self.num_submitted = 0
 
     @rule(prompt=prompts, sampling=samplings, salt=st.sampled_from("ab"))
@@ -254,6 +263,12 @@ def test_the_checks_see_a_scheduler_with_a_fault(faulty: type[Scheduler], traffi
     with pytest.raises((AssertionError, CacheMixup, KeyError, ValueError)):
         run_traffic(Driver(limits, faulty(limits)), traffic, overlap=True)
     run_traffic(Driver(limits), traffic, overlap=True)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_fixed_traffic_runs_clean_in_the_opposite_order_too(overlap: bool) -> None:
+    limits = make_limits(num_pages=20, max_num_seqs=8, max_num_batched_tokens=16)
+    run_traffic(Driver(limits, Scheduler(limits, LastComeFirstServed())), TRAFFIC, overlap=overlap)
 
 
 def test_the_oracle_stops_at_eos_for_some_and_at_the_length_for_others() -> None:

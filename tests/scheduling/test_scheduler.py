@@ -72,10 +72,9 @@ def test_beside_decodes_a_chunk_shrinks_to_the_largest_mixed_bucket() -> None:
 
 
 def test_a_chunk_is_cut_where_its_bucket_would_be_mostly_padding() -> None:
-    scheduler = Scheduler(real_limits())
-    scheduler.submit(make_submit(1, (5,) * 300))
-    plans = [plan_of(scheduler), plan_of(scheduler)]
-    assert [(text_of(plan), str(plan.bucket)) for plan in plans] == [("1:0-255", "p256"), ("1:256-299!", "p48")]
+    driver = Driver(real_limits())
+    run_one(driver, make_submit(1, (5,) * 300, max_tokens=2, ignore_eos=True))
+    assert [(text_of(plan), str(plan.bucket)) for plan in driver.plans] == [("1:0-255", "p256"), ("1:256-299!", "p48"), ("1", "d2")]
 
 
 def test_without_chunked_prefill_a_prompt_waits_until_it_fits_whole() -> None:
