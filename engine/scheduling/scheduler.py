@@ -127,6 +127,7 @@ class Scheduler:
         self._roster.memory.pool.check()
         if self.is_idle:
             self._roster.check_nothing_held()
+            assert not self._lone, "idle, but a sequence is remembered"
 
     def load(self, now_ns: int, *, compiles_after_ready: int = 0) -> Load:
         """State now; `compiles_after_ready` is passed through."""
