@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -23,6 +24,12 @@ BUSY_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
 RETRY_AFTER_S = 2.0
+
+JSON_CODEC: dict[str, Any] = {
+    "json_serializer": lambda value: msgspec.json.encode(value).decode(),
+    "json_deserializer": msgspec.json.decode,
+}
+"""A snapshot decodes several JSON columns a row; msgspec does it several times faster than the standard library."""
 
 
 class Database:
@@ -79,14 +86,14 @@ def _is_lost(error: DBAPIError) -> bool:
 
 def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
     if url.startswith("sqlite"):
-        engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+        engine = create_async_engine(url, **JSON_CODEC, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
         pragmas = ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}")
         pragmas += (f"foreign_keys={'ON' if enforce_foreign_keys else 'OFF'}",)
         event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, pragmas))
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
     connect_args = {"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMAND_TIMEOUT_S}
-    return create_async_engine(url, pool_pre_ping=True, pool_size=4, connect_args=connect_args)
+    return create_async_engine(url, **JSON_CODEC, pool_pre_ping=True, pool_size=4, connect_args=connect_args)
 
 
 def _set_up_sqlite(pragmas: tuple[str, ...], connection: Any, _record: Any) -> None:
