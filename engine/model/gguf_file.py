@@ -46,6 +46,7 @@ class GgufTensor:
             raise ModelError(
                 f"tensor {self.name} is of GGUF type {self.kind.name}, which can not be dequantised here; use a Q4_0 to Q8_0 or K file"
             )
+        quant.init_grid()  # look-up tables of the IQ types
         flat = out.reshape(-1)  # a view: `out` is contiguous
         blocks = self.rows.reshape(-1, block_bytes)
         step = DEQUANTISE_ELEMENTS // block_elements
