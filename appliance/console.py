@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -11,8 +12,8 @@ from engine.wire import Progress as EngineProgress
 
 PLAIN_SHARES = 4
 """Off a terminal a phase is shown at most so often, and at its end."""
-FEW_STEPS = 40
-"""Phases with no more steps than this show each."""
+SHOWN_WHOLE = frozenset({"compile"})
+"""Phases whose every step is shown: they are long."""
 
 
 class Console:
@@ -23,10 +24,15 @@ class Console:
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._shown: tuple[str, int] = ("", -1)
+        self._steps: dict[str, int] = {}
+        """The most steps each phase has named: its end is told as 1 of 1."""
         self._is_terminal = out.isatty()
 
     def progress(self, step: EngineProgress) -> None:
         """A step of the engine's start."""
+        total = self._steps[step.phase] = max(step.total, self._steps.get(step.phase, 0))
+        if step.done == step.total:
+            step = msgspec.structs.replace(step, done=total, total=total)
         if self._is_terminal:
             self._show_bar(step)
         else:
@@ -38,6 +44,7 @@ class Console:
             self._bars.stop()
         self._bars = None
         self._tasks.clear()
+        self._steps.clear()
 
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
@@ -58,8 +65,8 @@ class Console:
         self._bars.update(self._tasks[step.phase], completed=step.done, total=step.total, detail=step.detail)
 
     def _show_line(self, step: EngineProgress) -> None:
-        share = step.done if step.total <= FEW_STEPS else step.done * PLAIN_SHARES // step.total
-        if (step.phase, share) != self._shown:
+        share = step.done if step.phase in SHOWN_WHOLE else step.done * PLAIN_SHARES // max(1, step.total)
+        if step.done and (step.phase, share) != self._shown:
             self._shown = (step.phase, share)
             self.say(f"{step.phase} {step.done}/{step.total} {step.detail}".rstrip())
 

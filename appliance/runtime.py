@@ -25,7 +25,7 @@ from engine.wire import CommonPrefixes, Fatal, Heartbeat, Prepared, Progress, Re
 
 log = structlog.get_logger(__name__)
 
-PHASE_START_PERCENT = {"prepare": 0, "load": 5, "compile": 25, "allocate": 80, "warmup": 84, "prefixes": 92, "canary": 97}
+PHASE_START_PERCENT = {"prepare": 0, "load": 4, "allocate": 14, "compile": 18, "warmup": 88, "prefixes": 94, "canary": 98}
 """How far a start is when a phase begins; on a cold cache compiling takes most of it."""
 
 

@@ -1,0 +1,60 @@
+"""What the terminal shows."""
+
+import io
+from pathlib import Path
+
+from appliance.console import Console, banner
+from appliance.runtime import PHASE_START_PERCENT, percent_of
+from engine.wire import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def startup() -> list[Progress]:
+    steps = [Progress("load", 0, 1), *(Progress("load", n, 30, f"layer {n} of 30") for n in range(1, 31)), Progress("load", 1, 1)]
+    return [*steps, Progress("compile", 0, 1), *(Progress("compile", n, 5, f"d{n}") for n in range(1, 6)), Progress("compile", 1, 1)]
+
+
+def test_off_a_terminal_compiles_show_one_by_one_and_other_phases_in_quarters() -> None:
+    out = io.StringIO()
+    console = Console(out)
+    for step in startup():
+        console.progress(step)
+    console.end_progress()
+    lines = out.getvalue().splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("compile")] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
+    assert 4 <= sum(line.startswith("load") for line in lines) <= 6
+
+
+def test_on_a_terminal_there_are_bars_with_n_of_m() -> None:
+    out = Terminal()
+    console = Console(out)
+    for step in startup():
+        console.progress(step)
+    console.end_progress()
+    assert "compile" in out.getvalue() and "5/5" in out.getvalue() and "30/30" in out.getvalue()
+
+
+def test_the_banner_holds_a_request_to_paste_and_where_the_secrets_are() -> None:
+    text = banner("http://127.0.0.1:8000", "m", 1.25, "fl-key", Path("/data/bootstrap-key"), Path("/data/token"))
+    for part in (
+        "m at http://127.0.0.1:8000",
+        "1.2 s",
+        "Authorization: Bearer fl-key",
+        "/data/bootstrap-key",
+        "/data/token",
+        '"model": "m"',
+    ):
+        assert part in text
+    without = banner("http://h", "m", 1.0, None, None, None)
+    assert "YOUR_KEY" in without and "fairlane key create" in without and "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN" in without
+
+
+def test_the_percentage_of_a_start_never_falls() -> None:
+    phases = sorted(PHASE_START_PERCENT, key=lambda phase: PHASE_START_PERCENT[phase])
+    percents = [percent_of(Progress(phase, done, 4)) for phase in phases for done in range(5)]
+    assert percents == sorted(percents) and percents[0] == 0 and percents[-1] == 99
+    assert percent_of(Progress("something new", 0, 0)) == 0
