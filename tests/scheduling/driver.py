@@ -158,6 +158,8 @@ class Driver:
         load = self.scheduler.load(0)
         assert load.pages_free + load.pages_used + load.pages_cached == self.limits.num_pages
         assert load.kv_slots_used <= load.pages_used * self.limits.page_size
+        waiting = sum(len(sequence.tokens) for sequence in roster.queue)
+        assert sum(tenant.queued_tokens for tenant in load.tenants) == waiting + sum(s.uncomputed_tokens for s in roster.running)
         alive = sum(outcome.finish is None for outcome in self.outcomes.values())
         assert sum(load.running.values()) + sum(load.queued.values()) == alive
         assert sum(tenant.running_rows + tenant.queued_rows for tenant in load.tenants) == alive
