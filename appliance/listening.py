@@ -94,6 +94,7 @@ def server_config(app: Any, write_deadline_s: float) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
     )

@@ -93,7 +93,9 @@ def test_a_wrong_chat_is_refused_with_the_field_and_the_numbers(house: House, bo
     check(house.post("/v1/chat/completions", body), param, words)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b'{"prompt": "x", "temperature": NaN}', b"\xff\xfe", b'{"prompt": "x\xff"}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b'{"prompt": "x", "temperature": NaN}', b"\xff\xfe", b'{"prompt": "x\xff"}', b'{"prompt": "\\ud800"}']
+)
 def test_a_body_that_is_no_json_is_refused(house: House, raw: bytes) -> None:
     response = house.client.post("/v1/completions", content=raw, headers={"content-type": "application/json"})
     assert response.status_code == 400 and response.json()["error"]["code"] == "malformed_json"

@@ -66,10 +66,10 @@ async def read_completion(body: CompletionRequest, model: TextModel, seed: int) 
     """POST /v1/completions."""
     _check_stream_options(body, body.stream_options)
     logprobs = -1 if body.logprobs is None else check_logprobs("logprobs", body.logprobs)
-    prompts = await _read_prompts(body.prompt, model)
-    n = num_outputs(body.n, len(prompts))
+    n = num_outputs(body.n, _count_prompts(body.prompt))
     if body.best_of is not None and body.best_of != n:
         raise Invalid(f"best_of is {body.best_of}; only the value of n, {n}, is supported", param="best_of", code="unsupported_parameter")
+    prompts = await _read_prompts(body.prompt, model)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     echo = bool(body.echo)
     return Intake(
@@ -135,6 +135,11 @@ async def read_text(param: str, text: str, model: TextModel) -> Prompt:
         raise Invalid(f"{param} is empty: send at least one character", param=param)
     _check_text_length(param, len(text), model)
     return Prompt(await model.encode_prompt(text), text)
+
+
+def _count_prompts(prompt: PromptInput) -> int:
+    """Prompts of a request; one list of token ids is one."""
+    return 1 if isinstance(prompt, str) or all(isinstance(item, int) for item in prompt) else len(prompt)
 
 
 async def _read_prompts(prompt: PromptInput, model: TextModel) -> tuple[Prompt, ...]:
