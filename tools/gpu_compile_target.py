@@ -4,7 +4,10 @@ Needs a venv of its own (requirements/gpu-compile.lock): jax, and its CUDA plugi
 dependencies, and ptxas. XLA's real GPU compiler runs; the card is described to it in text. Nothing here runs a kernel.
 """
 
+import atexit
+import os
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -12,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +94,16 @@ class Compiled:
     text: str
     kernels: tuple[KernelStats, ...]
     argument_bytes: int
+    output_bytes: int
     temp_bytes: int
     alias_bytes: int
     seconds: float
+
+    def copies_of(self, aval: Any) -> int:
+        """Copies of whole arrays of this shape and type that the program makes."""
+        hlo_type = {"bfloat16": "bf16", "float32": "f32", "int8": "s8", "float8_e4m3fn": "f8e4m3fn"}[aval.dtype.name]
+        dims = ",".join(str(n) for n in aval.shape)
+        return len(re.findall(rf"= \(?{hlo_type}\[{dims}\][^=]*? copy(?:-start)?\(", self.text))
 
 
 def _target_config(card: Card) -> str:
@@ -136,14 +147,16 @@ class Target:
         whole = NamedSharding(self.mesh, PartitionSpec())
         placed = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding or whole), avals)
         started = time.perf_counter()
-        with _ptxas_log() as log, tempfile.TemporaryDirectory() as dump, _answering_for(self.card), warnings.catch_warnings():
+        log = _ptxas_log()
+        log.write_text("")
+        with tempfile.TemporaryDirectory() as dump, _answering_for(self.card), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
             lowered = jax.jit(function, donate_argnums=donate_argnums).lower(*placed)
             # there is nothing to time candidates on, so no autotuning
             program = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0, "xla_dump_to": dump})
             seconds = time.perf_counter() - started
             thunks = "".join(path.read_text() for path in Path(dump).glob("*thunk_sequence.txt"))
-            kernels = _kernels(log.read_text() if log.exists() else "", thunks)
+            kernels = _kernels(log.read_text(), thunks)
         text, memory = program.as_text(), program.memory_analysis()
         assert text is not None
         assert memory is not None
@@ -151,6 +164,7 @@ class Target:
             text=text,
             kernels=kernels,
             argument_bytes=memory.argument_size_in_bytes,
+            output_bytes=memory.output_size_in_bytes,
             temp_bytes=memory.temp_size_in_bytes,
             alias_bytes=memory.alias_size_in_bytes,
             seconds=seconds,
@@ -169,30 +183,33 @@ def _answering_for(card: Card) -> Iterator[None]:
         gpu_info.get_device_kind, gpu_info.get_device_platform = kind, platform
 
 
-@contextmanager
-def _ptxas_log() -> Iterator[Path]:
-    """XLA runs `bin/ptxas` of the CUDA folder that JAX names: name one whose ptxas also writes down what it used."""
+@cache
+def _ptxas_log() -> Path:
+    """Where ptxas writes what it used, from the first call of this process on.
+
+    XLA runs `bin/ptxas` of the CUDA folder that JAX names, Mosaic GPU the first on the PATH (and remembers it): both
+    find one here that is the real one and keeps a copy of what it says. XLA reads that too (it asks for the PTX
+    version by way of an error message), so nothing is taken away.
+    """
     real = Path(jax_lib.cuda_path or "")
     if not (real / "bin" / "ptxas").exists():
         raise RuntimeError("ptxas is missing: install requirements/gpu-compile.lock")
-    with tempfile.TemporaryDirectory() as folder:
-        root, log = Path(folder), Path(folder) / "ptxas.log"
-        for entry in real.iterdir():
-            if entry.name != "bin":
-                (root / entry.name).symlink_to(entry)
-        (root / "bin").mkdir()
-        wrapper = root / "bin" / "ptxas"
-        # XLA reads stderr too (it asks for the PTX version by an error message), so it is copied, not taken
-        wrapper.write_text(
-            f'#!/bin/sh\nout=$(mktemp "{folder}/err.XXXXXX")\n"{real}/bin/ptxas" -v "$@" 2>"$out"\nrc=$?\n'
-            f'cat "$out" >>"{log}"\ncat "$out" >&2\nexit $rc\n'
-        )
-        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-        jax_lib.cuda_path = str(root)
-        try:
-            yield log
-        finally:
-            jax_lib.cuda_path = str(real)
+    root = Path(tempfile.mkdtemp(prefix="gpu-compile-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    for entry in real.iterdir():
+        if entry.name != "bin":
+            (root / entry.name).symlink_to(entry)
+    wrapper, log = root / "bin" / "ptxas", root / "ptxas.log"
+    wrapper.parent.mkdir()
+    wrapper.write_text(
+        f'#!/bin/sh\nout=$(mktemp "{root}/err.XXXXXX")\n"{real}/bin/ptxas" -v "$@" 2>"$out"\nrc=$?\n'
+        'cat "$out" >&2\n'
+        f'cat "$out" >>"{log}"\nrm "$out"\nexit $rc\n'
+    )
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    jax_lib.cuda_path = str(root)
+    os.environ["PATH"] = f"{wrapper.parent}:{os.environ['PATH']}"
+    return log
 
 
 _PTXAS = re.compile(

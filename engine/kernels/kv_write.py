@@ -16,6 +16,7 @@ from engine.kernels.paged_cache import QUANTISED_MAX, PagedCache
 from engine.kernels.tiling import next_power_of_two
 
 
+@functools.partial(jax.jit, static_argnames="interpret")
 def kv_write(cache: PagedCache, k: jax.Array, v: jax.Array, slots: jax.Array, *, interpret: bool = False) -> PagedCache:
     """Stores k, v [T, K, D] at `slots` i32 [T] (page * S + offset; -1 is skipped), each slot named at most once.
 

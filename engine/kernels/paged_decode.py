@@ -20,6 +20,7 @@ from engine.kernels.tiling import TARGET_PROGRAMS, DecodeTiling
 from engine.kernels.triton_blocks import MASKED, Softmax, attend_block, fresh_softmax, load_block, normalised
 
 
+@functools.partial(jax.jit, static_argnames=("shape", "tiling", "interpret"))
 def paged_decode(
     shape: AttentionShape,
     cache: PagedCache,
@@ -39,7 +40,7 @@ def paged_decode(
     group = shape.num_heads // shape.num_kv_heads
     assert (num_heads, head_dim) == (shape.num_heads, shape.head_dim), f"q is {q.shape}, the shape says {shape}"
     assert queries * group <= tiling.rows, f"{queries} x {group} rows do not fit a tile of {tiling.rows}"
-    split_tokens = _split_tokens(shape, lengths, queries, tiling)
+    tokens = split_tokens(shape, lengths, queries, tiling.block_tokens, tiling.splits)
     single = tiling.splits == 1
     per_split = (batch, queries, num_heads, tiling.splits)
     out, lse = pl.pallas_call(
@@ -52,28 +53,28 @@ def paged_decode(
         compiler_params=plgpu.CompilerParams(num_warps=tiling.num_warps, num_stages=tiling.num_stages),
         interpret=interpret,
         name="paged_decode",
-    )(q, cache, tables, lengths, split_tokens)
+    )(q, cache, tables, lengths, tokens)
     if single:
         return out[:, :, :, 0]
-    return _merge(shape, out, lse, lengths, split_tokens, tiling, q.dtype, interpret)
+    return _merge(shape, out, lse, lengths, tokens, tiling, q.dtype, interpret)
 
 
-def _first_token(shape: AttentionShape, length: jax.Array, queries: int, block_tokens: int) -> jax.Array:
+def first_token(shape: AttentionShape, length: jax.Array, queries: int, block_tokens: int) -> jax.Array | int:
     """Start of the first block that any of the row's queries sees."""
     if shape.sliding_window is None:
-        return jnp.zeros_like(length)
+        return 0
     return jnp.maximum(length - queries + 1 - shape.sliding_window, 0) // block_tokens * block_tokens
 
 
-def _split_tokens(shape: AttentionShape, lengths: jax.Array, queries: int, tiling: DecodeTiling) -> jax.Array:
+def split_tokens(shape: AttentionShape, lengths: jax.Array, queries: int, block_tokens: int, splits: int) -> jax.Array:
     """Tokens of a split, i32 [1], whole blocks, the same for all rows: the whole batch's work over the programs that fill the
     card, at least four blocks (a partial costs a write and a read), and so many that the longest row needs no more than
     `splits`. Every layer asks for the same, so XLA computes it once a step."""
-    block = tiling.block_tokens
-    work = lengths - _first_token(shape, lengths, queries, block)
+    work = lengths - first_token(shape, lengths, queries, block_tokens)
     even = jnp.sum(work) * shape.num_kv_heads // TARGET_PROGRAMS
-    needed = pl.cdiv(jnp.max(work), tiling.splits)
-    return (pl.cdiv(jnp.maximum(jnp.maximum(even, needed), 4 * block), block) * block).astype(jnp.int32)[None]
+    needed = pl.cdiv(jnp.max(work), splits)
+    blocks = pl.cdiv(jnp.maximum(jnp.maximum(even, needed), 4 * block_tokens), block_tokens)
+    return (blocks * block_tokens).astype(jnp.int32)[None]
 
 
 def _decode_kernel(
@@ -92,7 +93,7 @@ def _decode_kernel(
     sequence, kv_head, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     group = shape.num_heads // shape.num_kv_heads
     length, split_tokens, block = lengths_ref[sequence], split_tokens_ref[0], tiling.block_tokens
-    start = _first_token(shape, length, queries, block) + split * split_tokens
+    start = first_token(shape, length, queries, block) + split * split_tokens
     stop = jnp.minimum(start + split_tokens, length)
 
     row = jnp.arange(tiling.rows)
@@ -154,7 +155,7 @@ def _merge_kernel(
 ) -> None:
     sequence, query, head = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     length = lengths_ref[sequence]
-    used = pl.cdiv(length - _first_token(shape, length, queries, tiling.block_tokens), split_tokens_ref[0])
+    used = pl.cdiv(length - first_token(shape, length, queries, tiling.block_tokens), split_tokens_ref[0])
     split, dims = jnp.arange(tiling.splits), jnp.arange(tiling.padded_head_dim)
     lse = plgpu.load(lse_ref.at[sequence, query, head, split], mask=split < used, other=MASKED)
     weights = jnp.where(split < used, jnp.exp2(lse - jnp.max(lse)), 0.0)

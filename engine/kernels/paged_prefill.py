@@ -41,6 +41,7 @@ def tile_map(layout: PrefillLayout, num_rows: int, query_tokens: int) -> TileMap
     return TileMap(jnp.where(tile < ends[-1], sequence, -1), ((tile - before) * query_tokens).astype(jnp.int32))
 
 
+@functools.partial(jax.jit, static_argnames=("shape", "tiling", "interpret"))
 def paged_prefill(
     shape: AttentionShape, cache: PagedCache, q: jax.Array, layout: PrefillLayout, *, tiling: PrefillTiling, interpret: bool = False
 ) -> jax.Array:

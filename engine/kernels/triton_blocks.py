@@ -65,16 +65,20 @@ def _both(rows: jax.Array | None, columns: jax.Array | None) -> jax.Array | None
     return rows[:, None] if columns is None else rows[:, None] & columns[None, :]
 
 
+def base_2_scores(shape: AttentionShape, products: jax.Array) -> jax.Array:
+    """q·k scaled, capped, and in the units of exp2."""
+    if shape.soft_cap is None:
+        return products * (shape.scale * LOG2_E)
+    return jnp.tanh(products * (shape.scale / shape.soft_cap)) * (shape.soft_cap * LOG2_E)
+
+
 def attend_block(shape: AttentionShape, q: jax.Array, block: KvBlock, visible: jax.Array | None, state: Softmax) -> Softmax:
     """One step of flash attention. q [rows, D]; `visible` [rows, t] (None: every key is seen by every row)."""
     precision = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     scores = plgpu.dot(q, block.k.astype(q.dtype).T, precision=precision)
     if block.k_scale is not None:
         scores *= block.k_scale[None, :]
-    if shape.soft_cap is None:
-        scores *= shape.scale * LOG2_E
-    else:
-        scores = jnp.tanh(scores * (shape.scale / shape.soft_cap)) * (shape.soft_cap * LOG2_E)
+    scores = base_2_scores(shape, scores)
     if visible is not None:
         scores = jnp.where(visible, scores, MASKED)
     peak = jnp.maximum(state.peak, jnp.max(scores, axis=1))

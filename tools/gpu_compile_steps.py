@@ -1,0 +1,137 @@
+"""The engine's real steps of real models, compiled for cards that are not there: random weights are not even made."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from tools.gpu_compile_target import Target
+
+from engine.execution.batch import Limits, buffer_size, step_shape
+from engine.execution.kv_pool import allocate
+from engine.execution.step import run_step
+from engine.kernels.pallas_triton import PallasTritonBackend
+from engine.model.config import ModelConfig, RopeConfig
+from engine.model.params import LayerParams, Params
+from engine.scheduling.plan import Bucket
+
+PAGE_TOKENS = 16
+MAX_SEQUENCES = 256
+MEMORY_SHARE = 0.75
+"""Of the card, for weights, pages and 4 GiB of temporaries together. XLA plans with 80 %: above that it recomputes values to save memory."""
+
+_LLAMA_3_ROPE = RopeConfig(theta=500_000.0, scaling="llama3", factor=8.0)
+
+MODELS = {
+    "qwen3-0.6b": ModelConfig(
+        name="qwen3-0.6b", architecture="qwen3", vocab_size=151_936, hidden_size=1_024, intermediate_size=3_072, num_layers=28,
+        num_heads=16, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-6, max_position=40_960, rope=RopeConfig(theta=1e6),
+        tie_embeddings=True, qk_norm=True,
+    ),
+    "llama-3-8b": ModelConfig(
+        name="llama-3-8b", architecture="llama", vocab_size=128_256, hidden_size=4_096, intermediate_size=14_336, num_layers=32,
+        num_heads=32, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, max_position=131_072, rope=_LLAMA_3_ROPE, tie_embeddings=False,
+    ),
+    "mistral-7b": ModelConfig(
+        name="mistral-7b", architecture="mistral", vocab_size=32_000, hidden_size=4_096, intermediate_size=14_336, num_layers=32,
+        num_heads=32, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, max_position=32_768, rope=RopeConfig(), tie_embeddings=False,
+        sliding_window=4_096,
+    ),
+}  # fmt: skip
+
+BUCKETS = (Bucket(2, 0), Bucket(256, 0), Bucket(0, 16), Bucket(0, 4_096), Bucket(64, 512))
+"""The smallest and the largest of each kind, and a mixed one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCase:
+    """One bucket of one model, for the longest context of that model."""
+
+    model: str
+    bucket: Bucket
+    kv_dtype: str
+    target: str
+
+    @property
+    def name(self) -> str:
+        return f"step/{self.model}/{self.kv_dtype}/{self.bucket}"
+
+
+def step_cases(target: str) -> Iterator[StepCase]:
+    """For Hopper and Ampere; int8 KV for the 8B model."""
+    if target not in ("h200", "a100"):
+        return
+    for model in MODELS:
+        for kv_dtype in ("bfloat16", "int8") if model == "llama-3-8b" else ("bfloat16",):
+            for bucket in BUCKETS:
+                yield StepCase(model=model, bucket=bucket, kv_dtype=kv_dtype, target=target)
+
+
+def param_avals(config: ModelConfig) -> Params:
+    """bf16 weights as shapes."""
+    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+
+    def matrix(*dims: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(dims, jnp.bfloat16)
+
+    def norm(size: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((size,), jnp.float32)
+
+    head_norm = norm(dim) if config.qk_norm else None
+    layer = LayerParams(
+        input_norm=norm(hidden),
+        qkv=matrix((heads + 2 * kv_heads) * dim, hidden),
+        qkv_bias=None,
+        q_norm=head_norm,
+        k_norm=head_norm,
+        output=matrix(hidden, heads * dim),
+        output_bias=None,
+        post_norm=norm(hidden),
+        gate_up=matrix(2 * inner, hidden),
+        gate_up_bias=None,
+        down=matrix(hidden, inner),
+        down_bias=None,
+    )
+    head = None if config.tie_embeddings else matrix(config.vocab_size, hidden)
+    return Params(matrix(config.vocab_size, hidden), (layer,) * config.num_layers, norm(hidden), head)
+
+
+def num_pages(config: ModelConfig, kv_dtype: str, memory_bytes: int) -> int:
+    """As many as fit beside the weights and 4 GiB of temporaries, as far as one array can be addressed."""
+    weights = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(param_avals(config)))
+    vector_bytes = config.head_dim * jnp.dtype(kv_dtype).itemsize + (4 if kv_dtype == "int8" else 0)
+    page_bytes = 2 * config.num_layers * config.num_kv_heads * PAGE_TOKENS * vector_bytes
+    most = (2**31 - 1) // (PAGE_TOKENS * config.num_kv_heads * config.head_dim)
+    return min(most, int(memory_bytes * MEMORY_SHARE - weights - 4 * 2**30) // page_bytes)
+
+
+def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
+    """Record of a step: its worst kernel, bytes on the card, copies of the cache (none), callbacks to the host (none)."""
+    config, backend = MODELS[case.model], PallasTritonBackend(target.card.capability)
+    pages = num_pages(config, case.kv_dtype, target.card.memory_bytes)
+    limits = Limits(MAX_SEQUENCES, config.max_position, 16, pages, PAGE_TOKENS)
+    shape = step_shape(case.bucket, limits)
+    params = param_avals(config)
+    state = jax.eval_shape(lambda: allocate(config, limits, backend, case.kv_dtype))
+    buffer = jax.ShapeDtypeStruct((buffer_size(shape),), jnp.int32)
+    compiled = target.compile(partial(run_step, config, limits, backend, shape), params, state, buffer, donate_argnums=(1,))
+    cache = state.caches[0]
+    device_bytes = compiled.argument_bytes + compiled.temp_bytes + compiled.output_bytes - compiled.alias_bytes
+    assert compiled.alias_bytes >= sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(state.caches)), "the cache is not donated"
+    assert device_bytes < target.card.memory_bytes, f"{case.name} takes {device_bytes} bytes"
+    assert "callback" not in compiled.text, f"{case.name} calls back to the host"
+    return {
+        "name": case.name,
+        "target": case.target,
+        "registers": max(k.registers for k in compiled.kernels),
+        "spill_bytes": max(k.spill_bytes for k in compiled.kernels),
+        "smem_bytes": max(k.smem_bytes for k in compiled.kernels),
+        "seconds": round(compiled.seconds, 2),
+        "cache_copies": compiled.copies_of(cache.k),
+        "pages": pages,
+        "temp_bytes": compiled.temp_bytes,
+        "device_bytes": device_bytes,
+    }
