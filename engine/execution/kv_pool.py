@@ -5,11 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Int32
 
 from engine.errors import ConfigError
 from engine.execution.batch import Limits
-from engine.execution.sampler import RowState
+from engine.execution.sampler import SlotState
 from engine.kernels.attention import AttentionBackend, AttentionShape, LayerCache
 from engine.model.config import ModelConfig
 from engine.scheduling.plan import Admitted
@@ -17,16 +16,6 @@ from engine.wire import MAX_LOGIT_BIAS, MAX_STOP_IDS
 
 MAX_ARRAY_ELEMENTS = 2**31 - 1
 """XLA indexes with 32 bits; beyond, some backends compute wrong addresses in silence."""
-
-
-class SlotState(NamedTuple):
-    """R + 1 rows; the last is scratch. Unused ids are the vocabulary's size: a scatter drops them."""
-
-    history: Int32[Array, "R1 L"]
-    """Tokens by position: a decode row's input is the step before's sample, and penalties count here."""
-    bias_ids: Int32[Array, "R1 E"]
-    bias_values: Float32[Array, "R1 E"]
-    forbidden_ids: Int32[Array, "R1 F"]
 
 
 class DeviceState(NamedTuple):
@@ -72,11 +61,6 @@ def allocate(config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_
     )
     caches = tuple(backend.allocate(shape, limits.num_pages, kv_dtype) for _ in range(config.num_layers))
     return DeviceState(slots, caches)
-
-
-def read_rows(state: SlotState, slots: Int32[Array, " N"]) -> RowState:
-    """The rows of some slots, for the sampler."""
-    return RowState(*(array[slots] for array in state))
 
 
 def needs_admission(admitted: Admitted) -> bool:

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from engine.execution.batch import Limits, SlotArrays, StepShape, pack, step_shape
-from engine.execution.kv_pool import DeviceState, SlotState, admission_rows, needs_admission
+from engine.execution.kv_pool import DeviceState, admission_rows, needs_admission
+from engine.execution.sampler import SlotState
 from engine.model.config import ModelConfig
 from engine.model.params import Params
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, Bucket, PrefillChunk, StepPlan, StepResult, Ticket
@@ -64,7 +65,7 @@ class DeviceRunner:
         for admitted in plan.admitted:
             self._admit(admitted)
         scoring = next((chunk for chunk in plan.prefills if chunk.wants_prompt_logprobs), None)
-        assert scoring is None or len(plan.prefills) == 1 and not plan.decodes, "a scored chunk is alone in its step"
+        assert scoring is None or (len(plan.prefills) == 1 and not plan.decodes), "a scored chunk is alone in its step"
         bucket = plan.bucket if scoring is None else SCORING_BUCKET
         shape = step_shape(bucket, self._limits, scores_prompt=scoring is not None)
         following = () if scoring is None else self._following(scoring)

@@ -44,13 +44,15 @@ class SamplingRows(NamedTuple):
     wants_logprobs: Bool[Array, " N"]
 
 
-class RowState(NamedTuple):
-    """What rows need of their slots' state on the device. Ids beyond the vocabulary are unused entries."""
+class SlotState(NamedTuple):
+    """What the device remembers of each slot's sequence for sampling: R slots and a scratch row. Unused ids are the
+    vocabulary's size: a scatter drops them."""
 
-    history: Int32[Array, "N L"]
-    bias_ids: Int32[Array, "N E"]
-    bias_values: Float32[Array, "N E"]
-    forbidden_ids: Int32[Array, "N F"]
+    history: Int32[Array, "R1 L"]
+    """Tokens by position: a decode row's input is the step before's sample, and penalties count here."""
+    bias_ids: Int32[Array, "R1 E"]
+    bias_values: Float32[Array, "R1 E"]
+    forbidden_ids: Int32[Array, "R1 F"]
 
 
 class Drawn(NamedTuple):
@@ -62,9 +64,10 @@ class Drawn(NamedTuple):
     top_logprobs: Float32[Array, "N 20"]
 
 
-def sample(logits: Float32[Array, "N V"], rows: SamplingRows, read_state: Callable[[], RowState]) -> Drawn:
-    """One token a row. `read_state` gathers the slots' state; it is called only inside branches that need it."""
-    adjusted = _adjust(logits, rows, read_state)
+@jax.jit  # traced once for all programs with as many rows
+def sample(logits: Float32[Array, "N V"], rows: SamplingRows, state: SlotState, owners: Int32[Array, " N"]) -> Drawn:
+    """One token a row; row n belongs to slot owners[n]."""
+    adjusted = _adjust(logits, rows, state, owners)
     greedy = rows.temperature < GREEDY_BELOW
     peak = jnp.max(adjusted, axis=-1)
     best = _first_index(adjusted, peak)
@@ -99,17 +102,17 @@ def score(logits: Float32[Array, "N V"], tokens: Int32[Array, " N"], wanted: Boo
 # ---- penalties, bias, forbidden ids -----------------------------------------------------------------------------
 
 
-def _adjust(logits: jax.Array, rows: SamplingRows, read_state: Callable[[], RowState]) -> jax.Array:
+def _adjust(logits: jax.Array, rows: SamplingRows, state: SlotState, owners: jax.Array) -> jax.Array:
     """Logits after penalties, then bias, then with forbidden ids out of reach (the order of vLLM's processors)."""
     penalised = (rows.repetition != 1.0) | (rows.presence != 0.0) | (rows.frequency != 0.0)
     row_index = jnp.arange(logits.shape[0])[:, None]
 
     def adjust() -> jax.Array:
-        state = read_state()
-        changed = lax.cond(jnp.any(penalised), lambda: _penalise(logits, rows, penalised, state.history), lambda: logits)
-        bias = jnp.where(rows.biased[:, None], state.bias_values, 0.0)
-        changed = changed.at[row_index, state.bias_ids].add(bias, mode="drop")
-        forbidden = jnp.where(rows.held[:, None], state.forbidden_ids, logits.shape[1])
+        own = SlotState(*(array[owners] for array in state))
+        changed = lax.cond(jnp.any(penalised), lambda: _penalise(logits, rows, penalised, own.history), lambda: logits)
+        bias = jnp.where(rows.biased[:, None], own.bias_values, 0.0)
+        changed = changed.at[row_index, own.bias_ids].add(bias, mode="drop")
+        forbidden = jnp.where(rows.held[:, None], own.forbidden_ids, logits.shape[1])
         return changed.at[row_index, forbidden].set(LOWEST, mode="drop")
 
     # One branch for all: each one that is not taken still costs a copy of the logits.

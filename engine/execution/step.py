@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from engine.execution.batch import Limits, StepInputs, StepShape, unpack
-from engine.execution.kv_pool import DeviceState, SlotState, attention_shape, read_rows
-from engine.execution.sampler import Drawn, sample, score
+from engine.execution.kv_pool import DeviceState, attention_shape
+from engine.execution.sampler import Drawn, SlotState, sample, score
 from engine.kernels.attention import AttentionBackend, LayerCache
 from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.decoder import DecoderStep, decoder_supports, run_decoder
@@ -43,7 +43,7 @@ def run_step(
     wanted_rows = jnp.concatenate([sampled_rows, jnp.arange(decode_rows, decode_rows + shape.scored_rows, dtype=jnp.int32)])
     row_logits = logits(config, params, hidden[wanted_rows])
     owners = jnp.concatenate([inputs.decode_slots, inputs.chunk_slots])
-    drawn = sample(row_logits[: shape.sample_rows], inputs.sampling, lambda: read_rows(slots, owners))
+    drawn = sample(row_logits[: shape.sample_rows], inputs.sampling, slots, owners)
     slots = _remember(slots, owners, inputs.sample_positions, drawn.token)
     packed = _pack(drawn)
     if shape.scores_prompt:

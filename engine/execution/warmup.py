@@ -14,9 +14,10 @@ import jax.monitoring
 import jaxlib
 import numpy as np
 
-from engine.execution.batch import Limits, StepShape, buffer_size, pack, step_shape, SlotArrays
-from engine.execution.kv_pool import DeviceState, SlotState, admit, allocate
+from engine.execution.batch import Limits, SlotArrays, StepShape, buffer_size, pack, step_shape
+from engine.execution.kv_pool import DeviceState, admit, allocate
 from engine.execution.runner import SCORING_BUCKET, DeviceRunner, Programs
+from engine.execution.sampler import SlotState
 from engine.execution.step import run_step
 from engine.kernels.attention import AttentionBackend
 from engine.model.config import ModelConfig

@@ -43,7 +43,9 @@ def _dense(shape: AttentionShape, pages: np.ndarray, table: np.ndarray) -> np.nd
     return np.asarray(pages)[np.asarray(table)].reshape(-1, shape.num_kv_heads, shape.head_dim).astype(np.float32)
 
 
-def decode(shape: AttentionShape, k_pages: np.ndarray, v_pages: np.ndarray, q: np.ndarray, tables: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def decode(
+    shape: AttentionShape, k_pages: np.ndarray, v_pages: np.ndarray, q: np.ndarray, tables: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
     """As `AttentionBackend.decode`: q [B, H, D] -> f32 [B, H, D]; rows of length 0 answer 0."""
     out = np.zeros(q.shape, np.float32)
     for row, length in enumerate(lengths.tolist()):

@@ -31,6 +31,8 @@ def choose_backend(wanted: str, available: Sequence[AttentionBackend], shape: At
     named = next((backend for backend in able if backend.name == wanted), None)
     if named is not None:
         return Chosen(named, f"{wanted} was asked for", fell_back=False)
-    known = any(backend.name == wanted for backend in available)
-    why = f"{wanted} can not do head dim {shape.head_dim} with {kv_dtype} KV here" if known else f"{wanted} is not available on this machine"
+    if any(backend.name == wanted for backend in available):
+        why = f"{wanted} can not do head dim {shape.head_dim} with {kv_dtype} KV here"
+    else:
+        why = f"{wanted} is not available on this machine"
     return Chosen(able[-1], f"{why}; {able[-1].name} runs instead", fell_back=True)

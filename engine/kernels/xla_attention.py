@@ -118,9 +118,11 @@ class _Softmax(NamedTuple):
     values: jax.Array  # f32 [..., width]
 
 
-def _run_blocks(
-    first: jax.Array | int, end: jax.Array, dims: tuple[int, ...], width: int, read: Callable[[jax.Array], tuple[jax.Array, jax.Array, Callable]]
-) -> jax.Array:
+type _Weigh = Callable[[jax.Array], jax.Array]
+type _Read = Callable[[jax.Array], tuple[jax.Array, jax.Array, _Weigh]]
+
+
+def _run_blocks(first: jax.Array | int, end: jax.Array, dims: tuple[int, ...], width: int, read: _Read) -> jax.Array:
     """Softmax-weighted values over blocks first..end-1: `read(block)` gives scores and visible [*dims, 256] and p -> p @ V."""
 
     def step(block: jax.Array, state: _Softmax) -> _Softmax:
@@ -152,7 +154,7 @@ def _decode_group(shape: AttentionShape, cache: PagedKv, rows: tuple[jax.Array, 
     window = shape.sliding_window
     oldest = jnp.zeros_like(lengths) if window is None else jnp.maximum(lengths - window, 0)
 
-    def read(block: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
+    def read(block: jax.Array) -> tuple[jax.Array, jax.Array, _Weigh]:
         positions = (block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS))[None, :]
         visible = (positions < lengths[:, None]) & (positions >= oldest[:, None])
         k = _read_block(shape, cache.k, tables, block)
@@ -183,7 +185,7 @@ def _prefill_tile(
     last = jnp.minimum(first_position + tile, end_position)
     window = shape.sliding_window
 
-    def read(block: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
+    def read(block: jax.Array) -> tuple[jax.Array, jax.Array, _Weigh]:
         positions = block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS)
         distance = q_positions[:, None] - positions[None, :]
         visible = (distance >= 0) if window is None else (distance >= 0) & (distance < window)

@@ -10,7 +10,6 @@ import numpy as np
 from engine.execution.batch import Limits
 from engine.execution.runner import SCORING_BUCKET
 from engine.execution.warmup import WarmedUp, warm_up
-from engine.kernels.attention import AttentionBackend
 from engine.kernels.xla_attention import XlaAttention
 from engine.model.config import ModelConfig, RopeConfig
 from engine.model.params import LayerParams, Params
@@ -22,12 +21,12 @@ CONFIG = ModelConfig(
     name="tiny",
     architecture="llama",
     vocab_size=300,
-    hidden_size=48,
+    hidden_size=64,
     intermediate_size=64,
     num_layers=2,
     num_heads=6,
     num_kv_heads=2,
-    head_dim=8,
+    head_dim=32,
     rms_norm_eps=1e-5,
     max_position=640,
     rope=RopeConfig(),
@@ -67,8 +66,9 @@ def tiny_params(config: ModelConfig = CONFIG, seed: int = 0) -> Params:
     return Params(weight(config.vocab_size, config.hidden_size), layers, jnp.ones(config.hidden_size), None)
 
 
-def warmed(backend: AttentionBackend | None = None) -> WarmedUp:
-    return warm_up(CONFIG, tiny_params(), LIMITS, backend or XlaAttention(), BUCKETS, "float32", lambda *_: None)
+def warmed() -> WarmedUp:
+    """The XLA backend in f32."""
+    return warm_up(CONFIG, tiny_params(), LIMITS, XlaAttention(), BUCKETS, "float32", lambda *_: None)
 
 
 def dense_logits(tokens: Sequence[int]) -> np.ndarray:

@@ -131,15 +131,15 @@ def test_a_strong_repetition_penalty_counts_prompt_tokens_that_were_never_prefil
     assert token == int(np.argmax(penalised))
 
 
-def test_nothing_compiles_after_warm_up() -> None:
-    fresh = warmed()
+def test_nothing_compiles_after_warm_up(ready: WarmedUp) -> None:
     texts = [
         Text(random_prompt(30), Sampling(temperature=1.0, top_p=0.5, top_k=3, min_p=0.1, logprobs=20, max_tokens=4)),
         Text(random_prompt(70), Sampling(temperature=0.0, presence_penalty=0.5, logit_bias={3: 1.0}, min_tokens=2, max_tokens=4)),
         Text(random_prompt(30), Sampling(prompt_logprobs=0, max_tokens=2)),
     ]
-    Driver(fresh.runner, overlap=True).run(texts[:2])
-    Driver(fresh.runner).run(texts[2:], chunk_tokens=16)
-    assert fresh.compiles_after_ready() == 0
+    before = ready.compiles_after_ready()  # other tests compile the dense reference
+    Driver(ready.runner, overlap=True).run(texts[:2])
+    Driver(ready.runner).run(texts[2:], chunk_tokens=16)
+    assert ready.compiles_after_ready() == before
     jax.jit(lambda x: x * 3 + LIMITS.num_pages)(np.arange(7)).block_until_ready()
-    assert fresh.compiles_after_ready() > 0, "the counter sees a compile when there is one"
+    assert ready.compiles_after_ready() > before, "the counter sees a compile when there is one"

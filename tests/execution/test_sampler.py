@@ -1,7 +1,5 @@
 """The device's sampler against a plain numpy twin that sorts."""
 
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.execution.sampler import CANDIDATES, LOWEST, MORE_CANDIDATES, Drawn, RowState, SamplingRows, sample
+from engine.execution.sampler import CANDIDATES, LOWEST, MORE_CANDIDATES, Drawn, SamplingRows, SlotState, sample
 
 DRAWS = 2000
 
@@ -35,18 +33,13 @@ def neutral(rows: int, **changes: object) -> SamplingRows:
     return plain._replace(**given)
 
 
-def empty_state(rows: int, vocab: int) -> RowState:
+def empty_state(rows: int, vocab: int) -> SlotState:
     ids = np.full((rows, 4), vocab, np.int32)
-    return RowState(np.zeros((rows, 8), np.int32), ids, np.zeros((rows, 4), np.float32), ids)
+    return SlotState(np.zeros((rows, 8), np.int32), ids, np.zeros((rows, 4), np.float32), ids)
 
 
-@cache
-def compiled():
-    return jax.jit(lambda logits, rows, state: sample(logits, rows, lambda: state))
-
-
-def draw(logits: np.ndarray, rows: SamplingRows, state: RowState | None = None) -> Drawn:
-    return compiled()(logits, rows, state or empty_state(*logits.shape))
+def draw(logits: np.ndarray, rows: SamplingRows, state: SlotState | None = None) -> Drawn:
+    return sample(logits, rows, state or empty_state(*logits.shape), np.arange(logits.shape[0], dtype=np.int32))
 
 
 def twin_probabilities(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
@@ -145,7 +138,7 @@ def test_bias_and_forbidden_ids_act_only_on_their_rows() -> None:
     logits = np.zeros((3, 10), np.float32)
     logits[:, 4] = 1.0
     ids = np.array([[4, 6, 10, 10]] * 3, np.int32)
-    state = RowState(np.zeros((3, 8), np.int32), ids, np.array([[-50, 2, 9, 9]] * 3, np.float32), ids)
+    state = SlotState(np.zeros((3, 8), np.int32), ids, np.array([[-50, 2, 9, 9]] * 3, np.float32), ids)
     rows = neutral(3, temperature=0.0, biased=[True, False, False], held=[False, True, False])
     assert draw(logits, rows, state).token.tolist() == [6, 0, 4]
 
