@@ -38,7 +38,7 @@ from appliance.settings import Settings, SettingsError, data_path, engine_config
 from appliance.supervisor import StartFailed, Supervisor
 from appliance.telemetry.hub import Telemetry
 from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
-from engine.wire import Ready
+from engine.wire import Progress, Ready
 
 log = structlog.get_logger(__name__)
 
@@ -90,9 +90,17 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         async with _open(settings) as control:
             url = url_of(sock)
+            was_ready: list[bool] = []
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+            def on_progress(step: Progress) -> None:
+                if not was_ready:
+                    console.progress(step)
+
             def on_ready(ready: Ready) -> None:
+                if was_ready:
+                    return
+                was_ready.append(True)
                 console.end_progress()
                 startup_s = time.monotonic() - began_s
                 console.say(banner(url, ready.card.model_id, startup_s, control.api_key, control.api_key_path, control.admin_token_path))
@@ -101,7 +109,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
                 if not failed.done():
                     failed.set_exception(StartFailed(message))
 
-            watchers = Watchers(console.progress, on_ready, on_broken)
+            watchers = Watchers(on_progress, on_ready, on_broken)
             house = _build(settings, engine_command, control, prefixes, watchers)
             run_path = data_path(settings) / RUN_FILE
             with _run_file(run_path, url, sock.getsockname()[1]):

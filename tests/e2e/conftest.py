@@ -11,7 +11,7 @@ from tests.appliance import SMALL_BUCKETS, Appliance, start_appliance
 
 GROUP = "acme"
 SYSTEM_PROMPT = "You are the assistant of ACME. " + " ".join(f"Rule {n}: answer question {n} in one short sentence." for n in range(130))
-FLAGS = (*SMALL_BUCKETS, "--max-num-seqs", "16", "--max-model-len", "4096")
+FLAGS = (*SMALL_BUCKETS, "--max-num-seqs", "16", "--max-model-len", "4096", "--num-gpu-blocks-override", "2048")
 
 
 @pytest.fixture(scope="session")
