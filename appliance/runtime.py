@@ -60,7 +60,8 @@ class Runtime:
         self._model: asyncio.Task[TextModel] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._policies: SetPolicies | None = None
-        self._heard_ns = 0
+        self.heard_ns = 0
+        """The connected engine's last sign of life, `monotonic_ns`."""
         self._lost = asyncio.Event()
         self.fatal: Fatal | None = None
         """The last engine's last words."""
@@ -71,12 +72,12 @@ class Runtime:
     @property
     def heartbeat_age_s(self) -> float | None:
         """Since the connected engine's last sign of life; None while none is connected."""
-        return (time.monotonic_ns() - self._heard_ns) / 1e9 if self._client is not None else None
+        return (time.monotonic_ns() - self.heard_ns) / 1e9 if self._client is not None else None
 
     def new_client(self) -> EngineClient:
         """A client for the next engine, wired to this."""
         self.fatal, self.was_ready = None, False
-        self._heard_ns = time.monotonic_ns()
+        self.heard_ns = time.monotonic_ns()
         self._lost = lost = asyncio.Event()
         self._client = EngineClient(
             Listener(
@@ -108,12 +109,12 @@ class Runtime:
         self.send_policies()
 
     def _on_progress(self, step: Progress) -> None:
-        self._heard_ns = time.monotonic_ns()
+        self.heard_ns = time.monotonic_ns()
         self._gate.warm_up(step.phase, percent_of(step), f"{step.phase} {step.done} of {step.total}")
         self._watchers.on_progress(step)
 
     def _on_prepared(self, prepared: Prepared) -> None:
-        self._heard_ns = time.monotonic_ns()
+        self.heard_ns = time.monotonic_ns()
         self._model = asyncio.create_task(self._load_model(Path(prepared.export_dir), self._client))
 
     async def _load_model(self, folder: Path, client: EngineClient | None) -> TextModel:
@@ -132,7 +133,7 @@ class Runtime:
         return model
 
     def _on_ready(self, ready: Ready) -> None:
-        self._heard_ns = time.monotonic_ns()
+        self.heard_ns = time.monotonic_ns()
         self._opening = asyncio.create_task(self._open(ready, self._client))
 
     async def _open(self, ready: Ready, client: EngineClient | None) -> None:
@@ -151,12 +152,12 @@ class Runtime:
         self._watchers.on_ready(ready)
 
     def _on_step(self, step: StepDone) -> None:
-        self._heard_ns = time.monotonic_ns()
+        self.heard_ns = time.monotonic_ns()
         self._backend.note_step(step)
         self._telemetry.note_step(step)
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        self._heard_ns = time.monotonic_ns()
+        self.heard_ns = time.monotonic_ns()
         if heartbeat.load is not None:
             self._telemetry.note_load(heartbeat.load)
 

@@ -54,11 +54,21 @@ def backoff_s(num_failures: int) -> float:
 class Supervisor:
     """Owns one engine replica's process."""
 
-    def __init__(self, command: Sequence[str], config: EngineConfig, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        config: EngineConfig,
+        runtime: Runtime,
+        *,
+        silence_s: float = SILENCE_S,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
         """`command` gets `--fd N --config-json J` added."""
         self._command = command
         self._config = config
         self._runtime = runtime
+        self._silence_s = silence_s
+        self._look_every_s = look_every_s
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -108,14 +118,15 @@ class Supervisor:
             self._process = None
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Kill an engine that falls silent after it was ready."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            age_s = self._runtime.heartbeat_age_s
-            if self._runtime.was_ready and age_s is not None and age_s > SILENCE_S:
-                log.error("engine_silent", silent_s=round(age_s, 1), pid=process.pid)
-                _kill(process)
-                return
+        """Kill an engine that falls silent after it was ready. Looks are counted, not seconds: where the whole machine
+        was paused, this was too."""
+        heard_ns, silent_looks = 0, 0
+        while silent_looks * self._look_every_s < self._silence_s:
+            await asyncio.sleep(self._look_every_s)
+            is_silent = self._runtime.was_ready and self._runtime.heard_ns == heard_ns
+            heard_ns, silent_looks = self._runtime.heard_ns, silent_looks + 1 if is_silent else 0
+        log.error("engine_silent", silent_s=self._silence_s, pid=process.pid)
+        _kill(process)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         """Let it exit by itself (it was told to), then kill it."""

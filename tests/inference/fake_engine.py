@@ -19,11 +19,13 @@ import msgspec
 
 from engine.frames import FrameReader, encode_frame
 from engine.wire import (
+    HEARTBEAT_S,
     Abort,
     CommonPrefixes,
     EngineConfig,
     Fatal,
     FinishReason,
+    Heartbeat,
     Load,
     ModelCard,
     Prepared,
@@ -211,7 +213,9 @@ async def _serve(sock: socket.socket, config: EngineConfig) -> None:
         engine.send(Fatal("ModelError", "this model is broken: choose another with --model"))
         os._exit(1)
     engine.become_ready(config.export_dir)
-    await gone.wait()
+    while not gone.is_set():
+        engine.send(Heartbeat(engine.load()))
+        await asyncio.sleep(HEARTBEAT_S)
 
 
 def main() -> None:

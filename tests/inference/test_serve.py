@@ -1,5 +1,6 @@
 """The server as a process, its engine process a fake: start, restart, shutdown, and what it says when it can not start."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,8 +16,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
+from prometheus_client import CollectorRegistry
 
-from appliance.supervisor import FIRST_BACKOFF_S, MAX_BACKOFF_S, backoff_s, describe_exit
+from appliance.domain.access.directory import Directory
+from appliance.domain.admission.gate import Gate, GateState
+from appliance.domain.inference.backend import Backend
+from appliance.runtime import Runtime, Watchers
+from appliance.supervisor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Supervisor, backoff_s, describe_exit
+from appliance.telemetry.hub import Telemetry
+from engine.wire import EngineConfig
+from tests.inference.harness import FixedSource, snapshot
+from tests.inference.serve_fake import ENGINE
 
 KEY = "serve-test-key-0123456789"
 ADMIN = "serve-test-admin-0123456789"
@@ -175,3 +186,32 @@ def test_restarts_wait_twice_as_long_each_time_up_to_a_bound() -> None:
     assert [backoff_s(n) for n in (1, 2, 3)] == [FIRST_BACKOFF_S, 2 * FIRST_BACKOFF_S, 4 * FIRST_BACKOFF_S]
     assert backoff_s(50) == MAX_BACKOFF_S
     assert describe_exit(-9) == "signal SIGKILL" and describe_exit(1) == "exit status 1"
+
+
+def test_an_engine_that_hangs_is_killed_and_replaced(export: Path) -> None:
+    async def live() -> None:
+        access = snapshot()
+        gate, registry = Gate(), CollectorRegistry()
+        watchers = Watchers(lambda _: None, lambda _: None, lambda _: None)
+        runtime = Runtime(Directory(FixedSource(access), access), gate, Backend(), Telemetry(registry), (), watchers)
+        config = EngineConfig(export_dir=str(export))
+        supervisor = Supervisor(ENGINE, config, runtime, silence_s=1.0, look_every_s=0.2)
+        running = asyncio.create_task(supervisor.run())
+        async with asyncio.timeout(60):
+            await opened(gate)
+            hanging = supervisor.pid
+            assert hanging is not None
+            os.kill(hanging, signal.SIGSTOP)
+            while gate.condition.state is GateState.OPEN:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)  # polling another process
+            await opened(gate)
+            assert supervisor.pid not in (None, hanging)
+        running.cancel()
+        await asyncio.wait([running])
+
+    uvloop.run(live())
+
+
+async def opened(gate: Gate) -> None:
+    while gate.condition.state is not GateState.OPEN:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)  # polling another process
