@@ -44,7 +44,12 @@ NUM_PAGES, TABLE_PAGES = 32, 16
 
 def random_params(config: ModelConfig) -> Params:
     draw = np.random.default_rng(0)
-    q_width, kv_width, hidden, inner = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.hidden_size, config.intermediate_size
+    q_width, kv_width, hidden, inner = (
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+        config.hidden_size,
+        config.intermediate_size,
+    )
 
     def matrix(out: int, width: int) -> jax.Array:
         return jnp.asarray(draw.standard_normal((out, width)) * width**-0.5, jnp.bfloat16)
@@ -84,11 +89,15 @@ class Sequence:
         self.caches = tuple(backend.allocate(self.shape, NUM_PAGES, "bfloat16") for _ in range(config.num_layers))
         self.table = np.random.default_rng(1).permutation(NUM_PAGES)[:TABLE_PAGES].astype(np.int32)
 
-    def _run(self, tokens: np.ndarray, positions: np.ndarray, rows: list[int], tables: np.ndarray, lengths: np.ndarray, layout: PrefillLayout) -> np.ndarray:
+    def _run(
+        self, tokens: np.ndarray, positions: np.ndarray, rows: list[int], tables: np.ndarray, lengths: np.ndarray, layout: PrefillLayout
+    ) -> np.ndarray:
         slots = np.full(len(tokens), -1, np.int32)
         slots[rows] = self.table[positions[rows] // 16] * 16 + positions[rows] % 16
         cos, sin = rope_tables(self.config.rope, self.config.head_dim, jnp.asarray(positions))
-        step = DecoderStep(cos, sin, jnp.asarray(slots), jnp.asarray(tables), jnp.asarray(lengths), PrefillLayout(*map(jnp.asarray, layout)))
+        step = DecoderStep(
+            cos, sin, jnp.asarray(slots), jnp.asarray(tables), jnp.asarray(lengths), PrefillLayout(*map(jnp.asarray, layout))
+        )
         hidden = embed(self.params, jnp.asarray(tokens))
         out, self.caches = run_decoder(self.shape, self.config.rms_norm_eps, self.params.layers, hidden, step, self.caches)
         return np.asarray(out, np.float32)[rows]

@@ -64,7 +64,9 @@ def decoder_supports(shape: AttentionShape, layers: Sequence[DecoderLayer], kv_d
     if not all(isinstance(matrix, NativeWeight) for matrix in matrices):
         return False
     hidden, intermediate = layers[0].output.out_features, layers[0].down.in_features
-    widths_fill = shape.head_dim % 32 == 0 and shape.head_dim <= 256 and shape.page_size % 16 == 0 and hidden % 32 == 0 and intermediate % GROUP == 0
+    widths_fill = (
+        shape.head_dim % 32 == 0 and shape.head_dim <= 256 and shape.page_size % 16 == 0 and hidden % 32 == 0 and intermediate % GROUP == 0
+    )
     return widths_fill and kv_dtype == "bfloat16" and shape.soft_cap is None
 
 

@@ -52,7 +52,7 @@ def native_library() -> NativeLibrary | NativeUnavailable:
         handle = ctypes.CDLL(str(found))
         for target in TARGETS:
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(handle, target)), platform="cpu")
-    except Exception as error:  # a library that this jaxlib or this machine refuses, whatever it raises
+    except (OSError, AttributeError, RuntimeError, ValueError) as error:  # refused by this machine or this jaxlib
         return NativeUnavailable(f"{found.name} was refused: {error}")
     names = _isa_names(handle, os.environ.get("FAIRLANE_CPU_ISA"))
     if not names:

@@ -96,7 +96,8 @@ def _padded(per_output: np.ndarray) -> np.ndarray:
 def pack_bf16(matrix: np.ndarray, isa_level: int) -> NativeWeight:
     """A bf16 matrix [out, in], `in` even."""
     data = _grouped(np.asarray(matrix, dtype=jnp.bfloat16).view(np.uint8), GROUP).view(jnp.bfloat16)
-    return NativeWeight(jnp.asarray(data), jnp.zeros((0,), jnp.float32), "bf16", *matrix.shape, isa_level)
+    out, width = matrix.shape
+    return NativeWeight(jnp.asarray(data), jnp.zeros((0,), jnp.float32), "bf16", out, width, isa_level)
 
 
 def pack_int8(matrix: np.ndarray, isa_level: int) -> NativeWeight:
@@ -105,7 +106,8 @@ def pack_int8(matrix: np.ndarray, isa_level: int) -> NativeWeight:
     scale = np.abs(wide).max(axis=1) / 127
     values = np.rint(wide / np.where(scale > 0, scale, 1)[:, None])
     data = _grouped((values + 128).astype(np.uint8), GROUP)
-    return NativeWeight(jnp.asarray(data), jnp.asarray(_padded(scale).reshape(-1, GROUP)), "int8", *matrix.shape, isa_level)
+    out, width = matrix.shape
+    return NativeWeight(jnp.asarray(data), jnp.asarray(_padded(scale).reshape(-1, GROUP)), "int8", out, width, isa_level)
 
 
 def pack_q8_0(blocks: np.ndarray, isa_level: int) -> NativeWeight:
