@@ -91,7 +91,7 @@ def _run_layers(
         return run_decoder(attention, config.rms_norm_eps, params.layers, embed(params, rows.tokens), step, caches)
     decode_rows = shape.bucket.decode_rows
 
-    def attend(layer_index: int, q: jax.Array, k: jax.Array, v: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
         """Write the step's K and V, then attend: decode rows first, prefill rows behind them."""
         cache = backend.write(attention, cache, k, v, rows.cache_slots)
         parts = []

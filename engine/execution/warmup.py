@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import jax.monitoring
-import jaxlib
 import numpy as np
 
 from engine.execution.batch import Limits, SlotArrays, StepShape, buffer_size, pack, step_shape
@@ -60,7 +60,7 @@ class WarmedUp:
 
 def use_compile_cache(folder: Path) -> None:
     """Keep compiled programs in `folder`, apart by processor and versions: a program of another machine may crash here."""
-    facts = f"{platform.machine()} {_cpu_flags()} {jax.__version__} {jaxlib.__version__}"
+    facts = f"{platform.machine()} {_cpu_flags()} {jax.__version__} {version('jaxlib')}"
     own = folder / f"jax-{jax.__version__}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
     own.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(own))

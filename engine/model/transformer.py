@@ -25,7 +25,6 @@ class Attend(Protocol):
 
     def __call__(
         self,
-        layer_index: int,
         q: Float[Array, "T H D"],
         k: Float[Array, "T K D"],
         v: Float[Array, "T K D"],
@@ -47,14 +46,20 @@ def forward(
     """
     cos, sin = rope_tables(config.rope, config.head_dim, positions)
     hidden = embed(params, tokens)
-    new_caches = []
-    for index, (layer, cache) in enumerate(zip(params.layers, caches, strict=True)):
+
+    @jax.jit  # traced once, not once a layer: a warm start is mostly tracing
+    def block(layer: LayerParams, hidden: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
         normed = rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
         q, k, v = _project(config, layer, normed, cos, sin)
-        attended, cache = attend(index, q, k, v, cache)
+        attended, cache = attend(q, k, v, cache)
         hidden = hidden + linear(attended.reshape(hidden.shape[0], -1), layer.output, layer.output_bias)
         normed = rms_norm(hidden, layer.post_norm, config.rms_norm_eps)
         hidden = hidden + gated_mlp(normed, layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)
+        return hidden, cache
+
+    new_caches = []
+    for layer, cache in zip(params.layers, caches, strict=True):
+        hidden, cache = block(layer, hidden, cache)
         new_caches.append(cache)
     return hidden, tuple(new_caches)
 
@@ -90,7 +95,7 @@ def dense_attend(config: ModelConfig) -> Attend:
     """Causal attention over the step's own T tokens, no cache: the reference that the paged engine is compared with."""
     group = config.num_heads // config.num_kv_heads
 
-    def attend(layer_index: int, q: jax.Array, k: jax.Array, v: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
         num_tokens = q.shape[0]
         distance = jnp.arange(num_tokens)[:, None] - jnp.arange(num_tokens)[None, :]
         visible = distance >= 0

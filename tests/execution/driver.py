@@ -140,8 +140,9 @@ class Driver:
             admitted = ()
             if scored:
                 text.prompt_logprobs.extend(result.prompt_logprobs[0])
-        text.output.append(result.tokens[0])
-        text.logprobs.append(result.logprobs[0])
+            if samples:
+                text.output.append(result.tokens[0])
+                text.logprobs.append(result.logprobs[0])
 
     def decode_row(self, slot: int, text: Text, position: int) -> DecodeRow:
         return DecodeRow(slot, slot, position, self.grow(text, position + 1))

@@ -24,5 +24,6 @@ def test_a_step_works_in_place_on_the_whole_state(dtype: str) -> None:
     state_bytes = sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(state))
     one_cache_bytes = state.caches[0].k.size * state.caches[0].k.dtype.itemsize
     memory = compiled.memory_analysis()
+    assert memory is not None
     assert memory.alias_size_in_bytes == state_bytes, "every array of the state is updated where it lies"
     assert memory.temp_size_in_bytes < one_cache_bytes, "no room to copy, or widen, even one layer's pages"
