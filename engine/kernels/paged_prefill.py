@@ -17,7 +17,6 @@ from engine.kernels.attention import AttentionShape, PrefillLayout
 from engine.kernels.paged_cache import PagedCache
 from engine.kernels.tiling import PrefillTiling
 from engine.kernels.triton_blocks import Softmax, attend_block, fresh_softmax, load_block, normalised
-from engine.scheduling.plan import QUERY_BLOCK_TOKENS
 
 
 class TileMap(NamedTuple):
@@ -30,9 +29,10 @@ class TileMap(NamedTuple):
 def tile_map(layout: PrefillLayout, num_rows: int, query_tokens: int) -> TileMap:
     """Cuts every chunk into tiles of `query_tokens`. A few small operations, the same for all layers: once a step."""
     num_sequences = layout.chunk_tokens.shape[0]
-    num_blocks = num_rows // QUERY_BLOCK_TOKENS
+    num_blocks = layout.block_sequence.shape[0]
+    block_tokens = num_rows // num_blocks
     most = num_rows // query_tokens + min(num_sequences, num_blocks)  # a chunk's last tile may be partly empty
-    num_tiles = min(most, num_rows // min(query_tokens, QUERY_BLOCK_TOKENS))
+    num_tiles = min(most, num_rows // min(query_tokens, block_tokens))
     ends = jnp.cumsum(pl.cdiv(layout.chunk_tokens, query_tokens))
     tile = jnp.arange(num_tiles, dtype=jnp.int32)
     sequence = jnp.searchsorted(ends, tile, side="right", method="compare_all").astype(jnp.int32)
