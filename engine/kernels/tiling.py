@@ -49,6 +49,7 @@ class PrefillTiling:
 def decode_tiling(shape: AttentionShape, table_pages: int, kv_bytes: int, query_tokens: int = 1) -> DecodeTiling:
     """`kv_bytes` of one element of the cache: 8-bit blocks are widened in registers, so they are half as long.
 
+    The rows of a tile must fit the registers: 8 query tokens of a group of 16 do at a head dim of 128, 4 at 256.
     Splits: enough for one sequence to fill the card alone, as far as its longest context allows four blocks each.
     How many of them a sequence uses is decided at run time; unused ones end at once.
     """
@@ -71,12 +72,11 @@ def prefill_tiling(shape: AttentionShape, kv_bytes: int) -> PrefillTiling:
     """64 rows, whole groups: 64 tokens of 1 head, 16 of 4, 4 of 16. 128 rows spill on Ampere for some shapes."""
     padded = next_power_of_two(shape.head_dim)
     group = shape.num_heads // shape.num_kv_heads
-    narrow_block = padded > 128 or kv_bytes == 1
     return PrefillTiling(
         query_tokens=PREFILL_ROWS // next_power_of_two(group),
         rows=PREFILL_ROWS,
         padded_head_dim=padded,
-        block_tokens=32 if narrow_block else 64,
+        block_tokens=32 if padded > 128 or kv_bytes == 1 else 64,
         num_warps=4 if padded <= 128 else 8,
-        num_stages=2 if narrow_block else 3,
+        num_stages=2 if padded <= 128 and kv_bytes == 1 else 3,
     )

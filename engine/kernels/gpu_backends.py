@@ -1,0 +1,21 @@
+"""Which GPU attention backends a device can run, best first: what `select.choose_backend` is given before `xla`."""
+
+import warnings
+
+import jax
+
+from engine.kernels.attention import AttentionBackend
+from engine.kernels.pallas_mosaic import PallasMosaicBackend
+from engine.kernels.pallas_triton import PallasTritonBackend
+
+
+def gpu_backends(device: jax.Device) -> tuple[AttentionBackend, ...]:
+    """Empty on anything but an NVIDIA GPU.
+
+    Also silences the one warning that JAX gives each time it lowers a Triton kernel: that its Triton backend will go.
+    """
+    if device.platform != "gpu" or not hasattr(device, "compute_capability"):
+        return ()
+    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+    major, minor = (int(part) for part in device.compute_capability.split("."))
+    return PallasMosaicBackend((major, minor)), PallasTritonBackend((major, minor))
