@@ -48,8 +48,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest request body; a longer one is refused with 413 before it is read."""
     max_queue_depth: Count = 1024
     """Most requests waiting for a row over all tenants; the next one is answered 503, whatever was predicted."""
-    max_unacknowledged_tokens: Count = 32
-    """Most tokens sent that a slow client has not taken yet; beyond that its row pauses."""
     write_deadline_s: Seconds = 30.0
     """Seconds a client may take nothing before its request is cancelled."""
     shutdown_grace_s: Seconds = 30.0

@@ -2,13 +2,18 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ConfigError
 from engine.wire import EngineConfig
 
 CPU_POOL_SHARE = 0.1
-"""Share of the memory that is free after the weights which the KV pool takes on a CPU, where others live too."""
+"""Share of the machine's memory that the KV pool takes on a CPU, where others live too. Of all memory, not of what is free:
+the pool's size is part of every compiled program, and a pool that changed from start to start would miss the cache."""
+
+MOST_OF_FREE = 0.5
+"""Where little is free, the pool takes at most this share of it."""
 
 
 def check_config(config: EngineConfig) -> None:
@@ -20,7 +25,6 @@ def check_config(config: EngineConfig) -> None:
     _at_least("max_num_seqs", config.max_num_seqs, 1)
     _at_least("max_num_batched_tokens", config.max_num_batched_tokens, 16)
     _at_least("max_prefill_rows", config.max_prefill_rows, 1)
-    _at_least("tensor_parallel_size", config.tensor_parallel_size, 1)
     for key in ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes", "preempt_every_steps"):
         _at_least(key, getattr(config, key), 0)
     if config.max_model_len and config.max_model_len < 2:
@@ -29,8 +33,8 @@ def check_config(config: EngineConfig) -> None:
         )
     if config.block_size not in (16, 32, 64):
         raise ConfigError(f"block_size is {config.block_size}: pages hold 16, 32 or 64 tokens; 16 is the default")
-    if config.max_step_ms < 0:
-        raise ConfigError(f"max_step_ms is {config.max_step_ms}: give milliseconds, or 0 for no bound")
+    if not 0 < config.gpu_memory_utilization <= 1:
+        raise ConfigError(f"gpu_memory_utilization is {config.gpu_memory_utilization}: give a share above 0 and at most 1")
     if config.num_gpu_blocks_override and config.kv_cache_memory_bytes:
         raise ConfigError("num_gpu_blocks_override and kv_cache_memory_bytes are both set: they name the same thing, give one")
     for key in ("decode_buckets", "mixed_decode_buckets", "prefill_buckets", "mixed_prefill_buckets"):
@@ -72,8 +76,10 @@ def resolve_max_model_len(config: EngineConfig, model_max_position: int) -> int:
     return config.max_model_len or model_max_position
 
 
-def resolve_pool_pages(config: EngineConfig, *, page_bytes: int, max_model_len: int, available_bytes: int, on_cpu: bool) -> int:
-    """Pages of the KV pool. `available_bytes` is what is free after the weights.
+def resolve_pool_pages(
+    config: EngineConfig, *, page_bytes: int, max_model_len: int, available_bytes: int, total_bytes: int, on_cpu: bool
+) -> int:
+    """Pages of the KV pool. `available_bytes` is what is free after the weights, `total_bytes` all there is.
 
     Never more than `max_num_seqs` sequences of full length could use.
 
@@ -84,7 +90,10 @@ def resolve_pool_pages(config: EngineConfig, *, page_bytes: int, max_model_len: 
     if config.num_gpu_blocks_override:
         pages = config.num_gpu_blocks_override
     else:
-        budget = config.kv_cache_memory_bytes or int(available_bytes * (CPU_POOL_SHARE if on_cpu else config.gpu_memory_utilization))
+        share = (
+            min(total_bytes * CPU_POOL_SHARE, available_bytes * MOST_OF_FREE) if on_cpu else available_bytes * config.gpu_memory_utilization
+        )
+        budget = config.kv_cache_memory_bytes or int(share)
         pages = min(budget // page_bytes, config.max_num_seqs * needed_for_one)
     if pages < needed_for_one:
         longest = pages * config.block_size
@@ -109,9 +118,18 @@ def resolve_cache_dir(config: EngineConfig, environment: Mapping[str, str]) -> P
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fairlane"
 
 
-def available_memory_bytes() -> int:
-    """Memory that this machine, or this container, can still give: MemAvailable, capped by the cgroup's limit."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of this machine, or of this container where it has less."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+def read_memory() -> Memory:
+    """What there is and what can still be had: /proc/meminfo, capped by the cgroup's limit."""
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    total, available = os.sysconf("SC_PHYS_PAGES") * page_bytes, os.sysconf("SC_AVPHYS_PAGES") * page_bytes
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
@@ -119,5 +137,6 @@ def available_memory_bytes() -> int:
                 available = int(line.split()[1]) * 1024
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        available = min(available, int(limit.read_text()) - int(used.read_text()))
-    return max(available, 0)
+        limit_bytes = int(limit.read_text())
+        total, available = min(total, limit_bytes), min(available, limit_bytes - int(used.read_text()))
+    return Memory(total, max(available, 0))

@@ -13,8 +13,8 @@ import jax
 import msgspec
 
 from engine.config import (
-    available_memory_bytes,
     check_config,
+    read_memory,
     resolve_cache_dir,
     resolve_dtype,
     resolve_kv_dtype,
@@ -158,7 +158,8 @@ class Replica:
         dtype, kv_dtype = resolve_dtype(config), resolve_kv_dtype(config)
         max_model_len = resolve_max_model_len(config, model.max_position)
         bytes_of_weights = weight_bytes(source, dtype=dtype, quantization=config.quantization)
-        free_bytes = available_memory_bytes()
+        memory = read_memory()
+        free_bytes = memory.available_bytes
         check_fit(model=model.name, weight_bytes=bytes_of_weights, pool_bytes=0, free_bytes=free_bytes, device=_device_name())
         page_size_bytes = page_bytes(model, config.block_size, kv_dtype)
         num_pages = resolve_pool_pages(
@@ -166,6 +167,7 @@ class Replica:
             page_bytes=page_size_bytes,
             max_model_len=max_model_len,
             available_bytes=free_bytes - bytes_of_weights,
+            total_bytes=memory.total_bytes,
             on_cpu=jax.default_backend() == "cpu",
         )
         check_fit(

@@ -45,7 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_gpu_blocks_override: int = 0
     """KV pages in the pool; 0 takes what `kv_cache_memory_bytes` allows."""
     kv_cache_memory_bytes: int = 0
-    """Bytes of the KV pool; 0 takes a share of what is free after the weights: a tenth on a CPU."""
+    """Bytes of the KV pool; 0 takes a share: on a CPU a tenth of all memory, on a GPU see gpu_memory_utilization."""
     gpu_memory_utilization: float = 0.9
     """On a GPU: the share of the memory free after the weights that the KV pool takes."""
     enable_prefix_caching: bool = True
@@ -56,10 +56,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Plan step N+1 while step N runs. Off: the plain loop."""
     attention_backend: Literal["auto", "xla", "cpu-native", "pallas-triton", "pallas-mosaic"] = "auto"
     """`auto` takes the fastest one for the device."""
-    tensor_parallel_size: int = 1
-    """Devices one replica is spread over."""
-    max_step_ms: float = 0.0
-    """Longest step that holds prefill work, in milliseconds; 0 sets no bound."""
     max_prefill_rows: int = 4
     """Most sequences prefilled in one step."""
     decode_buckets: tuple[int, ...] = ()

@@ -11,8 +11,10 @@ from engine.wire import EngineConfig
 PAGE_BYTES = 1_000
 
 
-def pages(config: EngineConfig, *, available_bytes: int = 10**9, max_model_len: int = 160, on_cpu: bool = True) -> int:
-    return resolve_pool_pages(config, page_bytes=PAGE_BYTES, max_model_len=max_model_len, available_bytes=available_bytes, on_cpu=on_cpu)
+def pages(config: EngineConfig, *, available_bytes: int = 10**9, total_bytes: int = 10**9, on_cpu: bool = True) -> int:
+    return resolve_pool_pages(
+        config, page_bytes=PAGE_BYTES, max_model_len=160, available_bytes=available_bytes, total_bytes=total_bytes, on_cpu=on_cpu
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ def pages(config: EngineConfig, *, available_bytes: int = 10**9, max_model_len: 
         (EngineConfig(max_model_len=1), "max_model_len is 1"),
         (EngineConfig(max_model_len=-5), "max_model_len is -5.*at least 0"),
         (EngineConfig(block_size=24), "block_size is 24.*16, 32 or 64"),
-        (EngineConfig(max_step_ms=-1.0), "max_step_ms is -1"),
+        (EngineConfig(gpu_memory_utilization=1.5), "gpu_memory_utilization is 1.5"),
         (EngineConfig(prefill_buckets=(16, 40)), "prefill_buckets has 40.*multiples of 16"),
         (EngineConfig(decode_buckets=(0,)), "decode_buckets has 0"),
         (EngineConfig(num_gpu_blocks_override=5, kv_cache_memory_bytes=5), "both set"),
@@ -45,10 +47,16 @@ def test_a_context_longer_than_the_model_is_refused_with_both_numbers() -> None:
     assert resolve_max_model_len(EngineConfig(max_model_len=100), 8192) == 100
 
 
-def test_the_pool_takes_its_share_of_what_is_free_and_never_more_than_all_sequences_can_use() -> None:
+def test_the_pool_on_a_cpu_has_one_size_whatever_else_uses_memory_so_that_programs_come_from_the_cache() -> None:
+    many = EngineConfig(max_num_seqs=1000)
+    assert [pages(many, total_bytes=10**6, available_bytes=free) for free in (10**6, 500_000, 200_000)] == [100] * 3
+
+
+def test_the_pool_takes_its_share_and_never_more_than_all_sequences_can_use() -> None:
+    many = EngineConfig(max_num_seqs=1000)
     assert pages(EngineConfig(max_num_seqs=4)) == 4 * 10
-    assert pages(EngineConfig(max_num_seqs=1000), available_bytes=10**6) == 100
-    assert pages(EngineConfig(max_num_seqs=1000), available_bytes=10**6, on_cpu=False) == 900
+    assert pages(many, total_bytes=10**6, available_bytes=100_000) == 50
+    assert pages(many, available_bytes=10**6, on_cpu=False) == 900
     assert pages(EngineConfig(max_num_seqs=1000, kv_cache_memory_bytes=50_000)) == 50
     assert pages(EngineConfig(num_gpu_blocks_override=77)) == 77
 
