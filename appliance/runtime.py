@@ -148,7 +148,14 @@ class Runtime:
         gc.freeze()  # what lives until shutdown is not looked at again
         self.was_ready = True
         self._gate.open()
-        log.info("ready", model=ready.card.model_id, device=ready.device, backend=ready.attention_backend, startup_s=ready.startup_s)
+        log.info(
+            "ready",
+            model=ready.card.model_id,
+            device=ready.device,
+            backend=ready.attention_backend,
+            reason=ready.backend_reason,
+            startup_s=ready.startup_s,
+        )
         self._watchers.on_ready(ready)
 
     def _on_step(self, step: StepDone) -> None:

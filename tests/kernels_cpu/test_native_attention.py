@@ -34,7 +34,7 @@ EDGES = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 257, 271, 272, 273, 511, 512
 lengths_lists = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(0, 640)), min_size=ROWS, max_size=ROWS)
 shapes = st.sampled_from(SHAPES)
 dtypes = st.sampled_from(["float32", "bfloat16"])
-relaxed = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
