@@ -73,3 +73,9 @@ def test_the_environment_picks_an_instruction_set_or_none(library: NativeLibrary
 
 def test_forked_processes_both_run_the_kernels(library: NativeLibrary) -> None:
     assert run_python(DECODE_IN_A_FORK) == "both answered"
+
+
+def test_a_replica_without_native_kernels_runs_on_xla_and_knows_why(library: NativeLibrary) -> None:
+    code = "from engine.execution.backends import available_backends as a; print([b.name for b in a().backends], a().native_missing)"
+    assert run_python(code, FAIRLANE_CPU_NATIVE="off") == "['xla'] turned off by FAIRLANE_CPU_NATIVE"
+    assert run_python(code) == "['cpu-native', 'xla']"
