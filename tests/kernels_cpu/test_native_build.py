@@ -79,3 +79,18 @@ def test_a_replica_without_native_kernels_runs_on_xla_and_knows_why(library: Nat
     code = "from engine.execution.backends import available_backends as a; print([b.name for b in a().backends], a().native_missing)"
     assert run_python(code, FAIRLANE_CPU_NATIVE="off") == "['xla'] turned off by FAIRLANE_CPU_NATIVE"
     assert run_python(code) == "['cpu-native', 'xla']"
+
+
+def test_a_build_replaces_the_library_of_older_sources(library: NativeLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/bin/true")
+    stale, other = tmp_path / f"fairlane_cpu-jaxlib{version('jaxlib')}-0123456789ab.so", tmp_path / "fairlane_cpu-jaxlib0.1-0123456789ab.so"
+    stale.touch()
+    other.touch()
+    assert isinstance(build(tmp_path), BuildFailed)  # this compiler writes nothing
+    assert stale.exists()
+    linker = tmp_path / "compiler"
+    linker.write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && : > "$2"; shift; done\n')
+    linker.chmod(0o755)
+    monkeypatch.setenv("CXX", str(linker))
+    assert build(tmp_path) == tmp_path / library_name()
+    assert sorted(path.name for path in tmp_path.glob("*.so")) == sorted([library_name(), other.name])

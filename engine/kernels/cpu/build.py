@@ -95,6 +95,9 @@ def _compile(compiler: str, include_dir: Path, scratch: Path, target: Path) -> N
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     shutil.copyfile(linked, partial)
     partial.replace(target)
+    for older in target.parent.glob(f"{target.name.rsplit('-', 1)[0]}-*.so"):
+        if older != target:
+            older.unlink(missing_ok=True)  # whoever runs it has it mapped
 
 
 def _run(*command: str) -> None:
