@@ -17,7 +17,7 @@ from engine.model.source import open_source
 from engine.scheduling.limits import limits_of
 from engine.scheduling.plan import Bucket
 from engine.scheduling.scheduler import Scheduler
-from engine.wire import EngineConfig, Sampling, SequenceEvent, Submit, TokenLogprob
+from engine.wire import EngineConfig, Load, Sampling, SequenceEvent, Submit, TokenLogprob
 
 ONLY_SCORING: tuple[Bucket, ...] = ()
 """The program that scores prompts is always compiled; some tests need no other."""
@@ -69,6 +69,8 @@ class LocalEngine:
         weights = load_weights(source, config, backend, lambda *_: None)
         self.form = f"{backend.name}; {weights.form}"
         """Kernels and weights in words."""
+        self.last_load: Load | None = None
+        """The scheduler's counters after the last batch."""
         sizes = DeviceLimits(config.max_num_seqs, config.max_model_len, config.max_prefill_rows, num_pages, config.block_size)
         buckets = self.limits.buckets.all() if programs is None else programs
         self._warmed = warm_up(model, weights.params, sizes, backend, buckets, kv_dtype, lambda *_: None)
@@ -86,5 +88,6 @@ class LocalEngine:
             for event in scheduler.commit(plan, runner.collect(runner.dispatch(plan)), 0):
                 outputs[event.sequence_id].add(event)
         scheduler.check_integrity()
+        self.last_load = scheduler.load(0)
         assert not self._warmed.compiles_after_ready()
         return outputs
