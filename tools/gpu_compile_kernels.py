@@ -7,17 +7,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tools.gpu_compile_target import Compiled, KernelStats, Target
 
 from engine.kernels.attention import AttentionShape, PrefillLayout
 from engine.kernels.kv_write import kv_write
+from engine.kernels.mosaic_decode import mosaic_decode, mosaic_decode_tiling
+from engine.kernels.mosaic_prefill import mosaic_prefill, mosaic_prefill_tiling
 from engine.kernels.paged_cache import PagedCache
 from engine.kernels.paged_decode import paged_decode
 from engine.kernels.paged_prefill import paged_prefill
+from engine.kernels.pallas_mosaic import PallasMosaicBackend
 from engine.kernels.pallas_triton import PallasTritonBackend
 from engine.kernels.tiling import decode_tiling, prefill_tiling
+from tools.gpu_compile_target import Compiled, KernelStats, Target
 
-PAGE_TOKENS = 16
 NUM_PAGES, BATCH, TABLE_PAGES, CHUNK_ROWS, CHUNKS = 1_024, 16, 512, 512, 8
 REGISTERS_PER_CORE, MAX_THREADS_PER_CORE = 65_536, 2_048
 
@@ -45,14 +47,16 @@ class KernelCase:
     heads: str
     kv_dtype: str
     target: str
+    backend: str = "triton"
+    page_tokens: int = 16
 
     @property
     def name(self) -> str:
-        return f"triton/{self.kernel}/{self.heads}/{self.kv_dtype}"
+        return f"{self.backend}/{self.kernel}/{self.heads}/{self.kv_dtype}/page{self.page_tokens}"
 
 
 def triton_cases(target: str) -> Iterator[KernelCase]:
-    """Kernels: `decode` has one query token, `verify` eight (speculation)."""
+    """Kernels: `decode` has one query token, `verify` eight (speculation), or as many as fit a tile."""
     for heads in HEADS:
         main = heads in MAIN_HEADS
         if target == "b200" and not main:
@@ -62,38 +66,61 @@ def triton_cases(target: str) -> Iterator[KernelCase]:
                 yield KernelCase(kernel=kernel, heads=heads, kv_dtype=kv_dtype, target=target)
 
 
-def attention_shape(heads: str) -> AttentionShape:
+def mosaic_cases(target: str) -> Iterator[KernelCase]:
+    """On Hopper, bf16, with pages of 16 and of 64."""
+    if target != "h200":
+        return
+    for heads in ("mha-128", "llama-3-8b", "llama-3-70b", "group-16", "llama-3.2-1b", "gemma-2"):
+        for page_tokens in (16, 64):
+            for kernel in ("decode", "verify", "prefill"):
+                yield KernelCase(kernel=kernel, heads=heads, kv_dtype="bfloat16", target=target, backend="mosaic", page_tokens=page_tokens)
+
+
+def attention_shape(heads: str, page_tokens: int) -> AttentionShape:
     num_heads, num_kv_heads, head_dim = HEADS[heads]
     soft_cap = 50.0 if heads == "gemma-2" else None
-    return AttentionShape(num_heads, num_kv_heads, head_dim, PAGE_TOKENS, head_dim**-0.5, soft_cap=soft_cap)
+    return AttentionShape(num_heads, num_kv_heads, head_dim, page_tokens, head_dim**-0.5, soft_cap=soft_cap)
 
 
 def compile_case(case: KernelCase, target: Target) -> dict[str, Any] | None:
     """What `var/gpu-compile.json` holds of a kernel; None where the card cannot do it (fp8 before 8.9)."""
-    shape = attention_shape(case.heads)
-    backend = PallasTritonBackend(target.card.capability)
+    shape = attention_shape(case.heads, case.page_tokens)
+    backend = (PallasMosaicBackend if case.backend == "mosaic" else PallasTritonBackend)(target.card.capability)
     if not backend.supports(shape, case.kv_dtype):
         return None
     cache = jax.eval_shape(lambda: backend.allocate(shape, NUM_PAGES, case.kv_dtype))
-    function, arguments = _program(case.kernel, shape, cache)
+    function, arguments = _program(case, shape, cache)
     compiled = target.compile(function, cache, *arguments, donate_argnums=(0,) if case.kernel == "write" else ())
     kernel = main_kernel(compiled)
-    stats = asdict(kernel) | {"programs_per_core": programs_per_core(kernel, target), "cache_copies": compiled.copies_of(cache.k)}
-    return stats | {"name": case.name, "target": case.target, "seconds": round(compiled.seconds, 2)}
+    return asdict(kernel) | {
+        "name": case.name,
+        "target": case.target,
+        "programs_per_core": programs_per_core(kernel, target),
+        "serialised_wgmma": compiled.serialised_wgmma,
+        "cache_copies": compiled.copies_of(cache.k),
+        "seconds": round(compiled.seconds, 2),
+    }
 
 
-def _program(kernel: str, shape: AttentionShape, cache: PagedCache) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _program(case: KernelCase, shape: AttentionShape, cache: PagedCache) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function and what it takes behind the cache."""
-    kv_bytes = cache.k.dtype.itemsize
+    kernel, kv_bytes, is_mosaic = case.kernel, cache.k.dtype.itemsize, case.backend == "mosaic"
     if kernel in ("decode", "verify"):
-        queries = 1 if kernel == "decode" else 8
+        group = shape.num_heads // shape.num_kv_heads
+        most = 64 // group if is_mosaic else 64 * 256 // (group * shape.head_dim)
+        queries = 1 if kernel == "decode" else min(8, most)
         q = _array(jnp.bfloat16, BATCH, queries, shape.num_heads, shape.head_dim)
-        function = partial(paged_decode, shape, tiling=decode_tiling(shape, TABLE_PAGES, kv_bytes, queries))
+        if is_mosaic:
+            function = partial(mosaic_decode, shape, tiling=mosaic_decode_tiling(shape, TABLE_PAGES, queries))
+        else:
+            function = partial(paged_decode, shape, tiling=decode_tiling(shape, TABLE_PAGES, kv_bytes, queries))
         return function, (q, _array(jnp.int32, BATCH, TABLE_PAGES), _array(jnp.int32, BATCH))
     if kernel == "prefill":
         per_chunk = _array(jnp.int32, CHUNKS)
         layout = PrefillLayout(_array(jnp.int32, CHUNKS, TABLE_PAGES), _array(jnp.int32, CHUNK_ROWS // 16), per_chunk, per_chunk, per_chunk)
         q = _array(jnp.bfloat16, CHUNK_ROWS, shape.num_heads, shape.head_dim)
+        if is_mosaic:
+            return partial(mosaic_prefill, shape, tiling=mosaic_prefill_tiling(shape)), (q, layout)
         return partial(paged_prefill, shape, tiling=prefill_tiling(shape, kv_bytes)), (q, layout)
     rows = _array(jnp.bfloat16, CHUNK_ROWS, shape.num_kv_heads, shape.head_dim)
     return kv_write, (rows, rows, _array(jnp.int32, CHUNK_ROWS))

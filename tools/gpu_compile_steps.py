@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tools.gpu_compile_target import Target
 
 from engine.execution.batch import Limits, buffer_size, step_shape
 from engine.execution.kv_pool import allocate
@@ -16,11 +15,12 @@ from engine.kernels.pallas_triton import PallasTritonBackend
 from engine.model.config import ModelConfig, RopeConfig
 from engine.model.params import LayerParams, Params
 from engine.scheduling.plan import Bucket
+from tools.gpu_compile_target import Target
 
 PAGE_TOKENS = 16
 MAX_SEQUENCES = 256
 MEMORY_SHARE = 0.75
-"""Of the card, for weights, pages and 4 GiB of temporaries together. XLA plans with 80 %: above that it recomputes values to save memory."""
+"""Of the card, for weights, pages and 4 GiB of temporaries. XLA plans with 80 %; above that it recomputes to save memory."""
 
 _LLAMA_3_ROPE = RopeConfig(theta=500_000.0, scaling="llama3", factor=8.0)
 
@@ -130,6 +130,7 @@ def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
         "spill_bytes": max(k.spill_bytes for k in compiled.kernels),
         "smem_bytes": max(k.smem_bytes for k in compiled.kernels),
         "seconds": round(compiled.seconds, 2),
+        "serialised_wgmma": compiled.serialised_wgmma,
         "cache_copies": compiled.copies_of(cache.k),
         "pages": pages,
         "temp_bytes": compiled.temp_bytes,

@@ -25,6 +25,7 @@ from jax._src import lib as jax_lib
 from jax._src import xla_bridge
 from jax._src.pallas.triton import gpu_info
 from jax.experimental import topologies
+from jax.experimental.mosaic.gpu import core as mosaic_core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
@@ -98,6 +99,8 @@ class Compiled:
     temp_bytes: int
     alias_bytes: int
     seconds: float
+    serialised_wgmma: int
+    """ptxas's warnings (C75xx) that it had to wait after each tensor core instruction."""
 
     def copies_of(self, aval: Any) -> int:
         """Copies of whole arrays of this shape and type that the program makes."""
@@ -149,14 +152,15 @@ class Target:
         started = time.perf_counter()
         log = _ptxas_log()
         log.write_text("")
-        with tempfile.TemporaryDirectory() as dump, _answering_for(self.card), warnings.catch_warnings():
+        with tempfile.TemporaryDirectory() as dump, _answering_for(self.card), _mosaic_shared_bytes() as shared, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
             lowered = jax.jit(function, donate_argnums=donate_argnums).lower(*placed)
             # there is nothing to time candidates on, so no autotuning
             program = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0, "xla_dump_to": dump})
             seconds = time.perf_counter() - started
             thunks = "".join(path.read_text() for path in Path(dump).glob("*thunk_sequence.txt"))
-            kernels = _kernels(log.read_text(), thunks)
+            said = log.read_text()
+            kernels = _kernels(said, thunks, max(shared, default=0))
         text, memory = program.as_text(), program.memory_analysis()
         assert text is not None
         assert memory is not None
@@ -168,6 +172,7 @@ class Target:
             temp_bytes=memory.temp_size_in_bytes,
             alias_bytes=memory.alias_size_in_bytes,
             seconds=seconds,
+            serialised_wgmma=said.count("C75"),
         )
 
 
@@ -181,6 +186,22 @@ def _answering_for(card: Card) -> Iterator[None]:
         yield
     finally:
         gpu_info.get_device_kind, gpu_info.get_device_platform = kind, platform
+
+
+@contextmanager
+def _mosaic_shared_bytes() -> Iterator[list[int]]:
+    """Shared memory of each Mosaic GPU kernel that is lowered inside: neither ptxas nor XLA tells it."""
+    measure, sizes = mosaic_core._smem_tree_size, []
+
+    def measured(buffers: Any) -> int:
+        sizes.append(measure(buffers))
+        return sizes[-1]
+
+    mosaic_core._smem_tree_size = measured
+    try:
+        yield sizes
+    finally:
+        mosaic_core._smem_tree_size = measure
 
 
 @cache
@@ -220,17 +241,23 @@ _PTXAS = re.compile(
 _THUNK = re.compile(r"(?P<name>\S+) grid: \[[^]]*\] threads: \[(?P<x>\d+), (?P<y>\d+), (?P<z>\d+)\]\s+shared_memory: (?P<smem>\d+) bytes")
 
 
-def _kernels(ptxas_text: str, thunk_text: str) -> tuple[KernelStats, ...]:
+MOSAIC_SUFFIX = "_mosaic_gpu_kernel"
+MOSAIC_THREADS = {"mosaic_decode": 256, "mosaic_prefill": 384}
+"""Which a Mosaic kernel sets itself, a warpgroup of 128 after another."""
+
+
+def _kernels(ptxas_text: str, thunk_text: str, mosaic_smem_bytes: int) -> tuple[KernelStats, ...]:
     """Joins ptxas's report (registers, spills) with XLA's launch list (threads, shared memory) by kernel name."""
     launches = {found["name"]: found for found in _THUNK.finditer(thunk_text)}
     kernels = {}
     for found in _PTXAS.finditer(ptxas_text):
-        launch = launches.get(found["name"])
-        kernels[found["name"]] = KernelStats(
-            name=found["name"],
+        launch, name = launches.get(found["name"]), found["name"].removesuffix(MOSAIC_SUFFIX)
+        is_mosaic = name != found["name"]
+        kernels[name] = KernelStats(
+            name=name,
             registers=int(found["registers"]),
             spill_bytes=int(found["stores"]) + int(found["loads"]),
-            smem_bytes=int(launch["smem"]) if launch else 0,
-            threads=int(launch["x"]) * int(launch["y"]) * int(launch["z"]) if launch else 0,
+            smem_bytes=mosaic_smem_bytes if is_mosaic else int(launch["smem"]) if launch else 0,
+            threads=MOSAIC_THREADS[name] if is_mosaic else int(launch["x"]) * int(launch["y"]) * int(launch["z"]) if launch else 0,
         )
     return tuple(kernels.values())

@@ -1,16 +1,15 @@
 """Which GPU attention backends a device can run, best first: what `select.choose_backend` is given before `xla`."""
 
 import warnings
-
-import jax
+from typing import Any
 
 from engine.kernels.attention import AttentionBackend
 from engine.kernels.pallas_mosaic import PallasMosaicBackend
 from engine.kernels.pallas_triton import PallasTritonBackend
 
 
-def gpu_backends(device: jax.Device) -> tuple[AttentionBackend, ...]:
-    """Empty on anything but an NVIDIA GPU.
+def gpu_backends(device: Any) -> tuple[AttentionBackend, ...]:
+    """Of a `jax.Device`; empty on anything but an NVIDIA GPU.
 
     Also silences the one warning that JAX gives each time it lowers a Triton kernel: that its Triton backend will go.
     """

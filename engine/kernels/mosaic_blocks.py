@@ -23,7 +23,8 @@ class KvStages(NamedTuple):
 
 def swizzled(*dims: int) -> Any:
     """bf16 shared memory in the layout that wgmma reads; the last dim a multiple of 64."""
-    return plgpu.SMEM(dims, jnp.bfloat16, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+    transforms = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)  # pyright: ignore[reportAbstractUsage]
+    return plgpu.SMEM(dims, jnp.bfloat16, transforms=transforms)
 
 
 def kv_stages(stages: int, block_tokens: int, head_dim: int, page_size: int, *, readers: int) -> KvStages:
@@ -71,4 +72,4 @@ def product(a: Any, b: Any, dims: tuple[int, ...], plain_dot: bool) -> jax.Array
         plgpu.wgmma(acc_ref, a, b)
         return acc_ref[...]
 
-    return pl.run_scoped(multiply, plgpu.ACC(dims, jnp.float32))
+    return pl.run_scoped(multiply, plgpu.WGMMAAccumulatorRef(dims, jnp.float32))

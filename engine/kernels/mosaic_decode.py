@@ -37,7 +37,7 @@ class MosaicDecodeTiling:
 
 
 def mosaic_decode_tiling(shape: AttentionShape, table_pages: int, query_tokens: int = 1) -> MosaicDecodeTiling:
-    """Three stages of 64 tokens leave room for two programs a core; a head dim of 256 for two stages."""
+    """At most 64 rows: 128 spill. Three stages of 64 tokens leave room for two programs a core; a head dim of 256 for two stages."""
     block = 64
     longest = max(1, table_pages * shape.page_size // (4 * block))
     return MosaicDecodeTiling(

@@ -220,7 +220,8 @@ def _add_values(own: _Buffers, slot: jax.Array, weights: jax.Array, acc: jax.Arr
             plgpu.barrier_wait(own.kv.v_loaded.at[slot])
             plgpu.wgmma(acc_ref, weights, own.kv.v.at[slot])
 
-        return pl.run_state(multiply)(plgpu.ACC.init(acc))
+        accumulator: Any = plgpu.WGMMAAccumulatorRef.init(acc)
+        return pl.run_state(multiply)(accumulator)
     own.p[...] = weights
     plgpu.commit_smem()
     plgpu.barrier_wait(own.kv.v_loaded.at[slot])

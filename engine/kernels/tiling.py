@@ -78,5 +78,5 @@ def prefill_tiling(shape: AttentionShape, kv_bytes: int) -> PrefillTiling:
         padded_head_dim=padded,
         block_tokens=32 if padded > 128 or kv_bytes == 1 else 64,
         num_warps=4 if padded <= 128 else 8,
-        num_stages=2 if padded <= 128 and kv_bytes == 1 else 3,
+        num_stages=2 if padded > 128 or kv_bytes == 1 else 3,
     )

@@ -1,0 +1,55 @@
+"""What GPU kernels take of a card, without one: the committed table, and a fresh compile beside it where the compiler is."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.gpu_compile_kernels import mosaic_cases, triton_cases
+from tools.gpu_compile_table import MAX_SPILL_BYTES, complaints, read_table
+from tools.gpu_compile_target import CARDS
+
+COMPILER_PYTHON = Path(os.environ.get("FAIRLANE_GPU_COMPILE_PYTHON", ".venv-gpu/bin/python"))
+CHECKED = "(triton/(decode|prefill|write)/llama-3-8b/(bfloat16|int8)|mosaic/(decode|prefill)/llama-3-8b/bfloat16)/page16"
+
+GOOD = {
+    "name": "triton/decode/llama-3-8b/bfloat16/page16",
+    "target": "h200",
+    "registers": 96,
+    "spill_bytes": 0,
+    "programs_per_core": 5,
+    "cache_copies": 0,
+    "serialised_wgmma": 0,
+}
+
+
+def test_table_has_every_kernel_of_every_card_that_can_run_it() -> None:
+    cases = {(case.name, card) for card in CARDS for case in (*triton_cases(card), *mosaic_cases(card))}
+    cannot = {key for key in cases if key[1] == "a100" and "float8" in key[0]}
+    assert set(read_table()) == cases - cannot
+
+
+def test_no_kernel_in_the_table_spills_more_than_its_card_may() -> None:
+    assert not [row for row in read_table().values() if row["spill_bytes"] > MAX_SPILL_BYTES[row["target"]]]
+
+
+@pytest.mark.parametrize(
+    "worse", [{"registers": 120}, {"spill_bytes": 4}, {"programs_per_core": 4}, {"cache_copies": 1}, {"serialised_wgmma": 2}], ids=str
+)
+def test_a_kernel_that_got_worse_is_complained_about(worse: dict[str, int]) -> None:
+    table = {(GOOD["name"], GOOD["target"]): GOOD}
+    assert complaints(GOOD, table) == []
+    assert len(complaints(GOOD | worse, table)) == 1
+
+
+@pytest.mark.timeout(600)
+def test_kernels_compiled_now_are_no_worse_than_the_table(tmp_path: Path) -> None:
+    if not COMPILER_PYTHON.exists():
+        reason = f"{COMPILER_PYTHON} is not there: `make gpu-compile` installs XLA's GPU compiler (1.2 GB)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    command = [COMPILER_PYTHON, "-W", "ignore", "-m", "tools.gpu_compile", "--targets", "h200,a100", "--only", CHECKED]
+    done = subprocess.run([*command, "--out", tmp_path / "out.json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
