@@ -18,7 +18,7 @@ from engine.kernels.paged_prefill import paged_prefill
 from engine.kernels.pallas_mosaic import PallasMosaicBackend
 from engine.kernels.pallas_triton import PallasTritonBackend
 from engine.kernels.tiling import decode_tiling, prefill_tiling
-from tools.gpu_compile_target import Compiled, KernelStats, Target
+from tools.gpu_compile_target import CARDS, Compiled, KernelStats, Target
 
 NUM_PAGES, BATCH, TABLE_PAGES, CHUNK_ROWS, CHUNKS = 1_024, 16, 512, 512, 8
 REGISTERS_PER_CORE, MAX_THREADS_PER_CORE = 65_536, 2_048
@@ -121,7 +121,7 @@ def _program(case: KernelCase, shape: AttentionShape, cache: PagedCache) -> tupl
         q = _array(jnp.bfloat16, CHUNK_ROWS, shape.num_heads, shape.head_dim)
         if is_mosaic:
             return partial(mosaic_prefill, shape, tiling=mosaic_prefill_tiling(shape)), (q, layout)
-        return partial(paged_prefill, shape, tiling=prefill_tiling(shape, kv_bytes)), (q, layout)
+        return partial(paged_prefill, shape, tiling=prefill_tiling(shape, kv_bytes, CARDS[case.target].capability)), (q, layout)
     rows = _array(jnp.bfloat16, CHUNK_ROWS, shape.num_kv_heads, shape.head_dim)
     return kv_write, (rows, rows, _array(jnp.int32, CHUNK_ROWS))
 

@@ -52,4 +52,6 @@ class PallasTritonBackend:
         return paged_decode(shape, cache, q[:, None], tables, lengths, tiling=tiling, interpret=self.interpret)[:, 0]
 
     def prefill(self, shape: AttentionShape, cache: PagedCache, q: jax.Array, layout: PrefillLayout) -> jax.Array:
-        return paged_prefill(shape, cache, q, layout, tiling=prefill_tiling(shape, cache.k.dtype.itemsize), interpret=self.interpret)
+        return paged_prefill(
+            shape, cache, q, layout, tiling=prefill_tiling(shape, cache.k.dtype.itemsize, self.capability), interpret=self.interpret
+        )

@@ -68,8 +68,11 @@ def decode_tiling(shape: AttentionShape, table_pages: int, kv_bytes: int, query_
     )
 
 
-def prefill_tiling(shape: AttentionShape, kv_bytes: int) -> PrefillTiling:
-    """64 rows, whole groups: 64 tokens of 1 head, 16 of 4, 4 of 16. 128 rows spill on Ampere for some shapes."""
+def prefill_tiling(shape: AttentionShape, kv_bytes: int, capability: tuple[int, int]) -> PrefillTiling:
+    """64 rows, whole groups: 64 tokens of 1 head, 16 of 4, 4 of 16. 128 rows spill on Ampere for some shapes.
+
+    With three stages ptxas serialises Hopper's wgmma for most shapes; with two, Ampere spills.
+    """
     padded = next_power_of_two(shape.head_dim)
     group = shape.num_heads // shape.num_kv_heads
     return PrefillTiling(
@@ -78,5 +81,5 @@ def prefill_tiling(shape: AttentionShape, kv_bytes: int) -> PrefillTiling:
         padded_head_dim=padded,
         block_tokens=32 if padded > 128 or kv_bytes == 1 else 64,
         num_warps=4 if padded <= 128 else 8,
-        num_stages=2 if padded > 128 or kv_bytes == 1 else 3,
+        num_stages=2 if padded > 128 or kv_bytes == 1 or capability[0] == 9 else 3,
     )
