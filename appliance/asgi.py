@@ -51,6 +51,7 @@ SETTLE_S = 1.0
 
 def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
     """Run the appliance until SIGTERM or SIGINT. The exit status: 0, or 1 after a message that says what to do."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time; else the library complains at each engine's start
     set_up_logs(settings.log_level, settings.log_format, sys.stderr)
     try:
         uvloop.run(_serve(settings, engine_command))
@@ -204,8 +205,13 @@ async def _sweep(backend: Backend) -> None:
 @contextlib.contextmanager
 def _run_file(path: Path, url: str, port: int) -> Iterator[None]:
     """run.json: where this process listens, for scripts; it goes when the process ends."""
-    path.write_text(json.dumps({"pid": os.getpid(), "port": port, "url": url}) + "\n")
+    content = json.dumps({"pid": os.getpid(), "port": port, "url": url}) + "\n"
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(content)
+    draft.replace(path)  # whoever looks sees all of it
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if path.read_text() == content:  # not a later server's on the same folder
+                path.unlink()

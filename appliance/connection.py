@@ -29,8 +29,9 @@ def connection_type(write_deadline_s: float) -> type[HttpToolsProtocol]:
 
         _stalled: asyncio.TimerHandle | None = None
         _head_due: asyncio.TimerHandle | None = None
-        _head_bytes: int | None = 0
-        """Of the head that is arriving; None inside a body."""
+        _is_in_head = True
+        _head_bytes = 0
+        """Of the head that is arriving, where it takes more than one piece."""
         _answered: RequestResponseCycle | None = None
         """The request whose turn it is: uvicorn remembers the newest one."""
 
@@ -50,19 +51,19 @@ def connection_type(write_deadline_s: float) -> type[HttpToolsProtocol]:
         # ---- a request arrives
 
         def data_received(self, data: bytes) -> None:
-            before = self._head_bytes
+            self._head_bytes += len(data)  # a head's end sets it to 0
             self._feed(data)
-            if before is not None and self._head_bytes == before:  # one head, and still not its end
-                self._head_bytes = before + len(data)
-                if self._head_bytes > MAX_HEAD_BYTES:
-                    self._refuse(_HEAD_TOO_LONG, f"request line and headers have more than {MAX_HEAD_BYTES} bytes")
+            if not self._is_in_head:
+                self._head_bytes = 0
+            elif self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(_HEAD_TOO_LONG, f"request line and headers have more than {MAX_HEAD_BYTES} bytes")
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
             self._await_head()
 
         def on_headers_complete(self) -> None:
-            self._head_bytes = None
+            self._is_in_head, self._head_bytes = False, 0
             self._forget_head()
             if self._is_offered_upgrade():
                 return  # the parser stops here, and `_feed` goes on without the offer
@@ -72,7 +73,7 @@ def connection_type(write_deadline_s: float) -> type[HttpToolsProtocol]:
 
         def on_message_complete(self) -> None:
             if not self._is_offered_upgrade():
-                self._head_bytes = 0
+                self._is_in_head, self._head_bytes = True, 0
                 super().on_message_complete()
 
         def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

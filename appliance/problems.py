@@ -193,4 +193,4 @@ def require_json(content_type: str | None) -> None:
     """Raises `UnsupportedMedia` unless a body is declared as JSON (a missing content type counts as JSON)."""
     media = (content_type or "application/json").partition(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
-        raise UnsupportedMedia(f"the body's content type is {media!r}: send application/json", param="content-type")
+        raise UnsupportedMedia(f"the body's content type is {media[:80]!r}: send application/json", param="content-type")

@@ -1,5 +1,6 @@
 """Everything about text that the served model brings: its card, its tokenizer, its chat template."""
 
+import asyncio
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ import msgspec
 
 from appliance.errors import Invalid
 from appliance.text.templates import ChatTemplate
-from appliance.text.tokenizer import Tokenizer, load_tokenizer
+from appliance.text.tokenizer import LONG_TEXT_CHARS, Tokenizer, load_tokenizer
 from engine.wire import ModelCard
 
+MESSAGE_CHARS = 50
+"""What rendering a message costs, in characters encoded in the same time."""
 NO_TEMPLATE = "this model has no chat template: send a prompt to /v1/completions"
 
 
@@ -34,7 +37,10 @@ class TextModel:
         Raises:
             Invalid: the model has no template, or its template refuses the messages.
         """
-        return await self.tokenizer.encode_async(self._render(messages), add_bos=False)
+        num_chars = sum(len(message["content"]) for message in messages) + len(messages) * MESSAGE_CHARS
+        if num_chars <= LONG_TEXT_CHARS:
+            return self.encode_chat_now(messages)
+        return await asyncio.to_thread(self.encode_chat_now, messages)
 
     def encode_chat_now(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """As `encode_chat`, at once: not for the event loop."""

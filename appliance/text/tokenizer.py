@@ -49,7 +49,8 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_bos: bool) -> tuple[int, ...]:
         """Token ids of a text. Markers of special tokens inside it become those tokens."""
-        ids = tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)  # `encode` would hold the GIL
+        ids = tuple(encoding.ids)
         return self._bos + ids if add_bos else ids
 
     async def encode_async(self, text: str, *, add_bos: bool) -> tuple[int, ...]:

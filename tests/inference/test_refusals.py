@@ -12,6 +12,8 @@ from engine.wire import ModelCard, TenantPolicy
 from tests.inference.conftest import text_answer
 from tests.inference.harness import KEY, METRICS_KEY, House, in_background, key, snapshot, start_house
 
+HUGE = int("9" * 400)
+"""JSON may have it, no float can hold it."""
 CHAT = [{"role": "user", "content": "Hi"}]
 
 BAD_COMPLETIONS: list[tuple[dict[str, Any], str, list[str]]] = [
@@ -31,6 +33,10 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"prompt": [49152]}, "prompt", ["49152", "49151"]),
     ({"prompt": "x", "logit_bias": {"49152": 1}}, "logit_bias", ["49152", "49151"]),
     ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", ["'a'"]),
+    ({"prompt": "x", "logit_bias": {" 1": 1}}, "logit_bias", ["' 1'"]),
+    ({"prompt": "x", "logit_bias": {"01": 1}}, "logit_bias", ["'01'"]),
+    ({"prompt": "x", "logit_bias": {"1_0": 1}}, "logit_bias", ["'1_0'"]),
+    ({"prompt": "x", "logit_bias": {"\u0661": 1}}, "logit_bias", ["no token id"]),
     ({"prompt": "x", "logit_bias": {"1": 101}}, "logit_bias", ["101", "100"]),
     ({"prompt": "x", "stop_token_ids": [-1]}, "stop_token_ids", ["-1"]),
     ({"prompt": "x", "stop_token_ids": list(range(17))}, "stop_token_ids", ["17", "16"]),
@@ -50,6 +56,9 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"prompt": "x", "best_of": 2}, "best_of", ["2", "1"]),
     ({"prompt": "x", "logprobs": 21}, "logprobs", ["21", "20"]),
     ({"prompt": "x", "logprobs": True}, "logprobs", ["int", "bool"]),
+    *(({"prompt": "x", name: HUGE}, name, ["9999", "400"]) for name in ("n", "max_tokens", "min_tokens", "top_k", "logprobs", "best_of")),
+    ({"prompt": [HUGE]}, "prompt", ["9999", "49151"]),
+    ({"prompt": "x", "stop_token_ids": [-HUGE]}, "stop_token_ids", ["-9999", "49151"]),
     ({"prompt": "x", "suffix": "y"}, "suffix", ["'suffix'", "not supported", "max_tokens"]),
     ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", ["stream"]),
     ({"prompt": "x", "stream": True, "stream_options": {"continuous": 1}}, "stream_options.continuous", ["not supported"]),
@@ -69,7 +78,8 @@ BAD_CHATS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"messages": CHAT, "max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens", ["1", "2"]),
     ({"messages": CHAT, "max_completion_tokens": 2018}, "max_completion_tokens", ["2018", "31", "2017"]),
     ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format.type", ["json_object"]),
-    ({"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt", ["2048"]),
+    ({"messages": [{"role": "user", "content": "word " * 3000}]}, "messages", ["2048"]),
+    ({"messages": CHAT * 2049}, "messages", ["2049", "2048"]),
 ]
 
 
@@ -99,6 +109,13 @@ def test_a_wrong_chat_is_refused_with_the_field_and_the_numbers(house: House, bo
 def test_a_body_that_is_no_json_is_refused(house: House, raw: bytes) -> None:
     response = house.client.post("/v1/completions", content=raw, headers={"content-type": "application/json"})
     assert response.status_code == 400 and response.json()["error"]["code"] == "malformed_json"
+
+
+def test_a_refusal_repeats_no_more_of_a_made_up_name_than_helps(house: House) -> None:
+    name = "k" * 100_000
+    for body in ({name: 1}, {"messages": [{"role": name}]}, {"messages": [{name: 1}]}, {"messages": CHAT, "model": name}):
+        response = house.post("/v1/chat/completions", body)
+        assert response.status_code in (400, 404) and len(response.content) < 2_000 and "kkkk" in response.json()["error"]["message"]
 
 
 def test_a_body_of_endless_brackets_is_refused(house: House) -> None:
@@ -172,6 +189,8 @@ def test_a_key_without_the_scope_another_tenant_and_another_model_are_403(export
         def post(raw_key: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
             return house.post("/v1/completions", {"prompt": "x", **(body or {})}, headers={"Authorization": f"Bearer {raw_key}", **headers})
 
+        twice = [("Authorization", f"Bearer {KEY}"), ("X-Tenant-ID", "default"), ("X-Tenant-ID", "other")]
+        assert house.client.post("/v1/completions", json={"prompt": "x"}, headers=twice).json()["error"]["code"] == "tenant_mismatch"
         assert post(METRICS_KEY).json()["error"]["code"] == "missing_scope"
         assert post(KEY, **{"X-Tenant-ID": "other"}).json()["error"]["code"] == "tenant_mismatch"
         assert post("fl-only-model-0123456789").json()["error"]["code"] == "model_not_allowed"
@@ -203,7 +222,8 @@ def test_metrics_need_a_key_of_that_scope_where_the_server_is_reachable(export: 
     with start_house(export, card, text_answer(model), metrics_need_key=True) as house:
         assert house.client.get("/metrics").status_code == 403
         assert house.client.get("/metrics", headers={"Authorization": ""}).status_code == 401
-        assert house.client.get("/metrics", headers={"Authorization": f"Bearer {METRICS_KEY}"}).status_code == 200
+        answer = house.client.get("/metrics", headers={"Authorization": f"Bearer {METRICS_KEY}"})
+        assert answer.status_code == 200 and answer.headers["content-type"].count("charset=") == 1, "Prometheus refuses two"
 
 
 def test_before_the_engine_is_ready_and_while_draining_everything_says_so(export: Any, card: ModelCard, model: Any) -> None:

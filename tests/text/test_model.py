@@ -32,6 +32,20 @@ def test_a_long_text_is_encoded_in_a_thread_to_the_same_tokens(smollm2: TextMode
     assert asyncio.run(smollm2.encode_prompt(text)) == smollm2.tokenizer.encode(text, add_bos=False)
 
 
+@pytest.mark.parametrize("messages", [[("a " * 400_000)], ["a"] * 40_000])
+def test_a_long_conversation_leaves_the_event_loop_to_others(smollm2: TextModel, messages: list[str]) -> None:
+    async def turns() -> int:
+        conversation = [{"role": "user", "content": content} for content in messages]
+        encoding = asyncio.create_task(smollm2.encode_chat(conversation))
+        count = 0
+        while not encoding.done():
+            await asyncio.sleep(0.001)  # another request's turn
+            count += 1
+        return count
+
+    assert asyncio.run(turns()) > 10
+
+
 def test_a_refusal_of_the_template_reaches_the_client_in_its_words() -> None:
     refusing = template(
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% endfor %}"

@@ -82,7 +82,12 @@ class InferenceController(Controller):
 
 
 def _models(request: AnyRequest, inference: InferenceService) -> list[ModelAnswer]:
-    return inference.models(bearer(request.headers.get("authorization")), request.headers.get("x-tenant-id"))
+    return inference.models(bearer(request.headers.get("authorization")), _tenant_header(request))
+
+
+def _tenant_header(request: AnyRequest) -> str:
+    """X-Tenant-ID; sent twice it is a list (RFC 9110, section 5.3), which names no tenant."""
+    return ", ".join(request.headers.getall("x-tenant-id", []))
 
 
 async def _open(request: AnyRequest, inference: InferenceService, route: AnyRoute, max_body_bytes: int) -> ASGIResponse:
@@ -98,7 +103,7 @@ def _call(request: AnyRequest, max_body_bytes: int) -> Call:
         request_id=state[REQUEST_ID_STATE],
         received_ns=state.get(RECEIVED_STATE) or time.monotonic_ns(),
         raw_key=bearer(request.headers.get("authorization")),
-        tenant_header=request.headers.get("x-tenant-id"),
+        tenant_header=_tenant_header(request),
         read_body=lambda: read_body(request, max_body_bytes),
     )
 

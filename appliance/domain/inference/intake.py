@@ -15,9 +15,11 @@ from appliance.domain.inference.parameters import (
     num_outputs,
     output_tokens,
     sampling_of,
+    shown,
     stop_strings,
 )
 from appliance.domain.inference.schemas import (
+    ChatMessage,
     ChatRequest,
     CompletionRequest,
     GenerateRequest,
@@ -68,14 +70,25 @@ async def read_completion(body: CompletionRequest, model: TextModel, seed: int) 
     logprobs = -1 if body.logprobs is None else check_logprobs("logprobs", body.logprobs)
     n = num_outputs(body.n, _count_prompts(body.prompt))
     if body.best_of is not None and body.best_of != n:
-        raise Invalid(f"best_of is {body.best_of}; only the value of n, {n}, is supported", param="best_of", code="unsupported_parameter")
+        raise Invalid(
+            f"best_of is {shown(body.best_of)}; only the value of n, {n}, is supported", param="best_of", code="unsupported_parameter"
+        )
     prompts = await _read_prompts(body.prompt, model)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     echo = bool(body.echo)
     return Intake(
         prompts=prompts,
         samplings=_samplings(
-            body, model, prompts, "max_tokens", body.max_tokens, DEFAULT_COMPLETION_TOKENS, seed, logprobs, logprobs if echo else -1
+            body,
+            model,
+            prompts,
+            "prompt",
+            "max_tokens",
+            body.max_tokens,
+            DEFAULT_COMPLETION_TOKENS,
+            seed,
+            logprobs,
+            logprobs if echo else -1,
         ),
         outputs_per_prompt=n,
         stops=stop_strings(body),
@@ -91,17 +104,13 @@ async def read_chat(body: ChatRequest, model: TextModel, seed: int) -> Intake:
     if body.top_logprobs is not None and not body.logprobs:
         raise Invalid("top_logprobs needs logprobs: true", param="top_logprobs")
     logprobs = check_logprobs("top_logprobs", body.top_logprobs or 0) if body.logprobs else -1
-    if not body.messages:
-        raise Invalid("messages is empty: send at least one message", param="messages")
-    messages = template_messages(body.messages)
-    _check_text_length("messages", sum(len(message["content"]) for message in messages), model)
     param, asked = _asked_tokens(body)
     n = num_outputs(body.n, 1)
-    prompts = (Prompt(await model.encode_chat(messages)),)
+    prompts = (await read_messages(body.messages, model),)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     return Intake(
         prompts=prompts,
-        samplings=_samplings(body, model, prompts, param, asked, DEFAULT_CHAT_TOKENS, seed, logprobs, -1),
+        samplings=_samplings(body, model, prompts, "messages", param, asked, DEFAULT_CHAT_TOKENS, seed, logprobs, -1),
         outputs_per_prompt=n,
         stops=stop_strings(body),
         echo=False,
@@ -115,7 +124,7 @@ async def read_generate(body: GenerateRequest, model: TextModel, seed: int) -> I
     prompts = await _read_prompts(body.prompt, model)
     return Intake(
         prompts=prompts,
-        samplings=_samplings(body, model, prompts, "max_tokens", body.max_tokens, DEFAULT_COMPLETION_TOKENS, seed, -1, -1),
+        samplings=_samplings(body, model, prompts, "prompt", "max_tokens", body.max_tokens, DEFAULT_COMPLETION_TOKENS, seed, -1, -1),
         outputs_per_prompt=num_outputs(body.n, 1),
         stops=stop_strings(body),
         echo=False,
@@ -135,6 +144,19 @@ async def read_text(param: str, text: str, model: TextModel) -> Prompt:
         raise Invalid(f"{param} is empty: send at least one character", param=param)
     _check_text_length(param, len(text), model)
     return Prompt(await model.encode_prompt(text), text)
+
+
+async def read_messages(messages: list[ChatMessage], model: TextModel) -> Prompt:
+    """A conversation as a prompt. Raises `Invalid` as `read_text`, or where the model's template refuses it."""
+    if not messages:
+        raise Invalid("messages is empty: send at least one message", param="messages")
+    context = model.card.max_model_len
+    if len(messages) > context:  # each has a token at least, and rendering them takes long
+        text = f"messages has {len(messages)} messages, which can not fit this model's context of {context} tokens"
+        raise Invalid(text, param="messages", code="context_length_exceeded")
+    rendered = template_messages(messages)
+    _check_text_length("messages", sum(len(message["content"]) for message in rendered), model)
+    return Prompt(await model.encode_chat(rendered))
 
 
 def _count_prompts(prompt: PromptInput) -> int:
@@ -161,7 +183,8 @@ async def _read_prompts(prompt: PromptInput, model: TextModel) -> tuple[Prompt, 
 def _read_ids(token_ids: list[int], model: TextModel) -> Prompt:
     if not token_ids:
         raise Invalid("prompt has an empty list of token ids: send at least one", param="prompt")
-    check_token_ids("prompt", token_ids, model.card.vocab_size)
+    if len(token_ids) <= model.card.max_model_len:  # else it is refused for its length, and looking at each would be wasted
+        check_token_ids("prompt", token_ids, model.card.vocab_size)
     return Prompt(tuple(token_ids))
 
 
@@ -169,6 +192,7 @@ def _samplings(
     body: SamplingFields,
     model: TextModel,
     prompts: tuple[Prompt, ...],
+    source: str,
     param: str,
     asked: int | None,
     default: int,
@@ -178,7 +202,7 @@ def _samplings(
 ) -> tuple[Sampling, ...]:
     """How each prompt's outputs are chosen; the first output uses the seed itself."""
     card = model.card
-    limits = [output_tokens(param, asked, default, prompt_tokens=len(prompt.token_ids), card=card) for prompt in prompts]
+    limits = [output_tokens(param, asked, default, source=source, prompt_tokens=len(prompt.token_ids), card=card) for prompt in prompts]
     first = sampling_of(body, card, seed=seed, max_tokens=min(limits), logprobs=logprobs, prompt_logprobs=prompt_logprobs)
     return tuple(msgspec.structs.replace(first, max_tokens=limit) for limit in limits)
 
@@ -187,7 +211,7 @@ def _asked_tokens(body: ChatRequest) -> tuple[str, int | None]:
     """Which of the two names a chat's limit came under, and the limit."""
     if body.max_tokens is not None and body.max_completion_tokens is not None and body.max_tokens != body.max_completion_tokens:
         raise Invalid(
-            f"max_tokens is {body.max_tokens} and max_completion_tokens is {body.max_completion_tokens}: send one of them",
+            f"max_tokens is {shown(body.max_tokens)} and max_completion_tokens is {shown(body.max_completion_tokens)}: send one of them",
             param="max_completion_tokens",
         )
     if body.max_completion_tokens is not None:

@@ -2,7 +2,7 @@
 JAX clamps and drops what is out of range in silence, so a bad id would be wrong text, not an error.
 """
 
-import math
+import re
 from collections.abc import Sequence
 
 from appliance.domain.inference.schemas import SamplingFields
@@ -13,22 +13,33 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 512
 MAX_SEQUENCES = 128
 """Most outputs of one request: prompts times n."""
+MAX_SHOWN_DIGITS = 40
 SEED_MASK = 0xFFFF_FFFF
 """The wire's seeds have 32 bits."""
 
 
+_TOKEN_ID = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+"""One spelling for each id, so that no two entries are the same one."""
+
+
 def check_range(param: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
     """Raises `Invalid` unless the value is a number between the bounds."""
-    if not math.isfinite(value) or value < low or value > high or (above_low and value == low):
+    if not low <= value <= high or (above_low and value == low):  # neither holds for NaN
         bound = f"above {low:g} and at most {high:g}" if above_low else f"from {low:g} to {high:g}"
-        raise Invalid(f"{param} is {value:g}; it must be {bound}", param=param)
+        raise Invalid(f"{param} is {shown(value)}; it must be {bound}", param=param)
+
+
+def shown(value: float) -> str:
+    """A client's number for a message; JSON's integers may have thousands of digits and be no float at all."""
+    text = str(value)
+    return text if len(text) <= MAX_SHOWN_DIGITS else f"{text[:MAX_SHOWN_DIGITS]}... ({len(text)} characters)"
 
 
 def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:
     """Raises `Invalid` for an id that the model does not have."""
     for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
-            raise Invalid(f"{param} has token id {token_id}; this model's ids are 0 to {vocab_size - 1}", param=param)
+            raise Invalid(f"{param} has token id {shown(token_id)}; this model's ids are 0 to {vocab_size - 1}", param=param)
 
 
 def sampling_of(request: SamplingFields, card: ModelCard, *, seed: int, max_tokens: int, logprobs: int, prompt_logprobs: int) -> Sampling:
@@ -83,8 +94,8 @@ def num_outputs(n: int | None, num_prompts: int) -> int:
     return wanted
 
 
-def output_tokens(param: str, asked: int | None, default: int, *, prompt_tokens: int, card: ModelCard) -> int:
-    """Most tokens of an output after a prompt; `default` is cut to what is left of the context.
+def output_tokens(param: str, asked: int | None, default: int, *, source: str, prompt_tokens: int, card: ModelCard) -> int:
+    """Most tokens of an output after a prompt, which came in the field `source`; `default` is cut to what is left of the context.
 
     Raises:
         Invalid: the prompt fills the context, or more is asked for than is left; both numbers are in the message.
@@ -93,16 +104,16 @@ def output_tokens(param: str, asked: int | None, default: int, *, prompt_tokens:
     if left < 1:
         raise Invalid(
             f"the prompt has {prompt_tokens} tokens; this model's context is {card.max_model_len} tokens, prompt and output together",
-            param="messages" if param == "max_completion_tokens" else "prompt",
+            param=source,
             code="context_length_exceeded",
         )
     if asked is None:
         return min(default, left)
     if asked < 1:
-        raise Invalid(f"{param} is {asked}; it must be at least 1", param=param)
+        raise Invalid(f"{param} is {shown(asked)}; it must be at least 1", param=param)
     if asked > left:
         raise Invalid(
-            f"{param} is {asked} and the prompt has {prompt_tokens} tokens: at most {left} fit the context of {card.max_model_len}",
+            f"{param} is {shown(asked)} and the prompt has {prompt_tokens} tokens: at most {left} fit the context of {card.max_model_len}",
             param=param,
             code="context_length_exceeded",
         )
@@ -125,10 +136,10 @@ def _bounded(param: str, value: float | None, default: float, low: float, high: 
 def _logit_bias(bias: dict[str, float], vocab_size: int) -> dict[int, float]:
     if len(bias) > MAX_LOGIT_BIAS:
         raise Invalid(f"logit_bias has {len(bias)} entries; at most {MAX_LOGIT_BIAS} are taken", param="logit_bias")
-    try:
-        by_id = {int(token_id): value for token_id, value in bias.items()}
-    except ValueError as error:
-        raise Invalid(f"logit_bias must map token ids to numbers: {error}", param="logit_bias") from error
+    for token_id in bias:
+        if not _TOKEN_ID.fullmatch(token_id):
+            raise Invalid(f"logit_bias must map token ids to numbers: {token_id[:40]!r} is no token id", param="logit_bias")
+    by_id = {int(token_id): value for token_id, value in bias.items()}
     check_token_ids("logit_bias", list(by_id), vocab_size)
     for value in by_id.values():
         check_range("logit_bias", value, -100.0, 100.0)

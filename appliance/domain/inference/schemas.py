@@ -139,6 +139,10 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Each token as text, too."""
 
 
+MAX_NAME_CHARS = 200
+"""Of a name that the client made up: a message repeats no more of it."""
+MAX_MESSAGE_CHARS = 300
+
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*?)`")
 _AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
@@ -166,7 +170,7 @@ def _explain(message: str, body_type: type[msgspec.Struct]) -> Invalid:
     path = at.group(1) if at else ""
     text = _AT.sub("", message)
     if unknown := _UNKNOWN_FIELD.match(text):
-        param = f"{path}.{unknown.group(1)}".lstrip(".")
+        param = f"{path}.{unknown.group(1)}".lstrip(".")[:MAX_NAME_CHARS]
         supported = "" if path else f"; supported: {', '.join(sorted(body_type.__struct_fields__))}"
         return Invalid(f"parameter {param!r} is not supported here{supported}", param=param, code="unsupported_parameter")
     if missing := _MISSING_FIELD.match(text):
@@ -174,7 +178,7 @@ def _explain(message: str, body_type: type[msgspec.Struct]) -> Invalid:
         return Invalid(f"parameter {param!r} is missing", param=param, code="missing_parameter")
     if not path:
         return Invalid(f"the body must be a JSON object: {text}", code="invalid_type")
-    return Invalid(f"{path}: {text}", param=path, code="invalid_type")
+    return Invalid(f"{path}: {text[:MAX_MESSAGE_CHARS]}", param=path, code="invalid_type")
 
 
 def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:

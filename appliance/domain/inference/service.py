@@ -14,10 +14,10 @@ from appliance.domain.inference.backend import Backend, Served
 from appliance.domain.inference.choice import Choice
 from appliance.domain.inference.exchange import Exchange
 from appliance.domain.inference.formats import Head
-from appliance.domain.inference.intake import AnyRoute, Intake, read_text
+from appliance.domain.inference.intake import AnyRoute, Intake, read_messages, read_text
 from appliance.domain.inference.job import CLIENT_CLOSED_STATUS, Cancellation, Job, JobFacts
 from appliance.domain.inference.parameters import SEED_MASK
-from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request, template_messages
+from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
 from appliance.domain.lanes.decisions import propose_lane
 from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
 from appliance.problems import problem_of
@@ -122,7 +122,7 @@ class InferenceService:
         if (body.prompt is None) == (body.messages is None):
             raise Invalid("send either prompt or messages", param="prompt")
         if body.messages is not None:
-            token_ids = await served.model.encode_chat(template_messages(body.messages))
+            token_ids = (await read_messages(body.messages, served.model)).token_ids
         else:
             token_ids = (await read_text("prompt", body.prompt or "", served.model)).token_ids
         texts = [served.model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None

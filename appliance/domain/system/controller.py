@@ -15,6 +15,9 @@ from appliance.domain.system.health import Health, LiveAnswer, ReadyAnswer
 from appliance.problems import problem_responses
 from appliance.telemetry.hub import Telemetry
 
+METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
+"""Litestar adds the charset; twice it would be an error to Prometheus."""
+
 
 def is_loopback(host: str) -> bool:
     """Whether an address to listen on reaches this machine only."""
@@ -55,4 +58,4 @@ class SystemController(Controller):
         if metrics_need_key:
             directory.authenticate(bearer(request.headers.get("authorization")), None, Scope.METRICS)
         telemetry.requests.sync_tenants(directory.snapshot.policies)
-        return Response(await asyncio.to_thread(telemetry.render), media_type=CONTENT_TYPE_LATEST)
+        return Response(await asyncio.to_thread(telemetry.render), media_type=METRICS_MEDIA_TYPE)
