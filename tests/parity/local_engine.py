@@ -77,6 +77,7 @@ class LocalEngine:
 
     def run(self, prompts: Sequence[Sequence[int]], sampling: Sampling | Sequence[Sampling], **changes: Any) -> list[Output]:
         """All prompts together; `changes` are to the scheduler's limits. Afterwards every page was given back."""
+        compiles_before = self._warmed.compiles_after_ready()  # of the whole process: other engines are made in it
         scheduler, runner = Scheduler(dataclasses.replace(self.limits, **changes)), self._warmed.runner
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
         for number, (prompt, chosen) in enumerate(zip(prompts, samplings, strict=True)):
@@ -89,5 +90,5 @@ class LocalEngine:
                 outputs[event.sequence_id].add(event)
         scheduler.check_integrity()
         self.last_load = scheduler.load(0)
-        assert not self._warmed.compiles_after_ready()
+        assert self._warmed.compiles_after_ready() == compiles_before
         return outputs

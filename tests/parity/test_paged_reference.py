@@ -125,6 +125,7 @@ def test_a_tiny_model_is_that_of_transformers_through_pages(case: TinyCase, tmp_
         num_gpu_blocks_override=64,
         max_num_seqs=4,
         max_num_batched_tokens=64,
+        decode_buckets=(4,),
         prefill_buckets=(64,),
     )
     engine = LocalEngine(config, programs=(Bucket(4, 0), Bucket(0, 64)))
