@@ -3,12 +3,16 @@
 # make check     format, lint, types, import rules, and the project's own rules
 # make fmt       format and sort imports
 # make bench     measure this server beside vLLM and llama.cpp, where they are installed (see benchmarks/README.md)
+# make gpu-compile  compile the GPU kernels and whole steps for cards that are not here; writes var/gpu-compile.json
+# make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card
 # make lock      make the lock files anew after a change of pyproject.toml (needs uv)
 
 PORT ?= 8000
 FAIRLANE_DATA_DIR ?= var
 TESTS ?= tests
 BENCH_FLAGS ?=
+GPU_COMPILE_FLAGS ?=
+GPU_BENCH_FLAGS ?=
 
 VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
@@ -19,7 +23,7 @@ NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt bench lock
+.PHONY: help serve test check fmt bench gpu-compile gpu-bench lock
 
 # a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
 ifneq ($(wildcard $(VENV)/.stamp-venv),)
@@ -51,8 +55,20 @@ fmt: $(VENV)/.stamp-dev
 bench: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m benchmarks.peers $(BENCH_FLAGS)
 
+gpu-compile: .venv-gpu/.stamp
+	.venv-gpu/bin/python -W ignore -m tools.gpu_compile $(GPU_COMPILE_FLAGS)
+
+gpu-bench: $(VENV)/.stamp-project
+	$(VENV_PYTHON) -W ignore -m benchmarks.gpu_bench $(GPU_BENCH_FLAGS)
+
 lock:
 	tools/lock.sh
+
+# the compilers of XLA and NVIDIA, 1.1 GB, apart from the server's own environment
+.venv-gpu/.stamp: requirements/gpu-compile.lock
+	@python="$$(tools/find_python.sh)" && echo "installing the GPU compilers (1.1 GB)" && "$$python" -m venv --clear .venv-gpu
+	@.venv-gpu/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --require-hashes -r requirements/gpu-compile.lock
+	@touch $@
 
 $(VENV)/.stamp-venv:
 	@python="$$(tools/find_python.sh)" && echo "1/4 making a virtual environment with $$python" && \

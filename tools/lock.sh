@@ -14,3 +14,7 @@ sed -n 's/ \\$//; /^[a-z]/p' requirements/dev.lock > "$pins"
 "$uv" "${options[@]}" --extra build -c "$pins" -o requirements/base.lock
 sed -i '/^jax==/d; /^jaxlib==/d' "$pins"
 "$uv" "${options[@]}" --extra build -c "$pins" requirements/jax011.in -o requirements/jax011.lock
+sed '/^jax/d; /^jaxlib/d; /^setuptools==/d' "$pins" > "$pins.gpu"
+"$uv" pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --no-annotate "$@" \
+  -c "$pins.gpu" requirements/gpu-compile.in -o requirements/gpu-compile.lock
+rm -f "$pins.gpu"

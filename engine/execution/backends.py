@@ -9,6 +9,7 @@ from engine.config import resolve_dtype
 from engine.kernels.attention import AttentionBackend
 from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.library import NativeUnavailable, native_library
+from engine.kernels.gpu_backends import gpu_backends
 from engine.kernels.products import quantize_int8
 from engine.kernels.xla_attention import XlaAttention
 from engine.model.checkpoint import load_model
@@ -29,7 +30,7 @@ class Available:
 def available_backends() -> Available:
     """Looks for (and at need builds) the native library on a CPU."""
     if jax.default_backend() != "cpu":
-        return Available((XlaAttention(),), "the device is not a CPU")
+        return Available((*gpu_backends(jax.devices()[0]), XlaAttention()), "the device is not a CPU")
     library = native_library()
     if isinstance(library, NativeUnavailable):
         return Available((XlaAttention(),), library.reason)
