@@ -60,12 +60,10 @@ class Connection:
         Raises:
             BadResponse: any status but 200, or the stream ended early. The connection is closed then.
         """
-        reader, writer = await self._open()
         content = json.dumps(body).encode()
-        finished = False
+        finished, headers = False, b""
         try:
-            writer.write(self._head(len(content)) + content)
-            headers = await reader.readuntil(b"\r\n\r\n")
+            reader, headers = await self._request(self._head(len(content)) + content)
             if not headers.startswith(b"HTTP/1.1 200"):
                 raise BadResponse(f"{headers.split(b'\r\n')[0].decode()}: {(await _read_some(reader)).decode(errors='replace')}")
             pending = b""
@@ -84,7 +82,7 @@ class Connection:
         except (OSError, asyncio.IncompleteReadError) as error:
             raise BadResponse(f"the connection broke: {error!r}") from error
         finally:
-            if not finished:
+            if not finished or b"connection: close" in headers.lower():
                 self.close()
 
     def _head(self, content_bytes: int) -> bytes:
@@ -92,6 +90,19 @@ class Connection:
         lines = [f"POST {self._endpoint.path} HTTP/1.1", f"Host: {host}:{port}", "Content-Type: application/json"]
         lines += [f"Authorization: Bearer {self._endpoint.api_key}"] * bool(self._endpoint.api_key)
         return "\r\n".join([*lines, f"Content-Length: {content_bytes}", "", ""]).encode()
+
+    async def _request(self, request: bytes) -> tuple[asyncio.StreamReader, bytes]:
+        """Send, and wait for the answer's head. A server may end an idle connection at any moment: then once more, on a new one."""
+        is_new = self._reader is None
+        reader, writer = await self._open()
+        try:
+            writer.write(request)
+            return reader, await reader.readuntil(b"\r\n\r\n")
+        except (OSError, asyncio.IncompleteReadError) as error:
+            if is_new or (isinstance(error, asyncio.IncompleteReadError) and error.partial):
+                raise
+            self.close()
+            return await self._request(request)
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._reader is None or self._writer is None or self._reader.at_eof():

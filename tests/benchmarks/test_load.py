@@ -16,6 +16,8 @@ from benchmarks.sse_client import Endpoint
 
 BROKEN = "break off"
 REFUSED = "refuse"
+LAST = "last"
+"""Answered, and then the connection is closed without a word."""
 
 
 @contextlib.asynccontextmanager
@@ -26,7 +28,10 @@ async def completion_server() -> AsyncIterator[Endpoint]:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                await answer(json.loads(await reader.readexactly(length)), writer)
+                body = json.loads(await reader.readexactly(length))
+                await answer(body, writer)
+                if body["prompt"] == LAST:
+                    break
         writer.close()
 
     async def answer(body: dict, writer: asyncio.StreamWriter) -> None:
@@ -65,6 +70,12 @@ async def test_a_failed_request_is_counted_and_does_not_stop_the_others(text: st
     assert (numbers["requests"], numbers["failed"]) == (3, 1)
     assert error in run.outcomes[1].error
     assert error in text_table({"x": numbers})
+
+
+async def test_a_connection_that_the_server_closed_between_two_requests_is_made_anew():
+    async with completion_server() as endpoint:
+        run = await closed_loop(endpoint, [Request(LAST, 2)] * 5, in_flight=1)
+    assert report(run)["failed"] == 0
 
 
 async def test_a_server_that_is_not_there_gives_failures_not_an_exception():
