@@ -39,6 +39,7 @@ MATRICES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 HEAD = (49_152, 576)
 NUM_LAYERS = 30
 ROWS = (1, 2, 8, 16, 32, 64, 256)
+KV_DTYPES = ("bfloat16", "int8")
 
 
 def main() -> None:
@@ -53,8 +54,9 @@ def main() -> None:
     print(f"instruction sets: {', '.join(library.isa_names.values())}")
     native = CpuNativeAttention(library)
     for rows, context in ((8, 256), (32, 256), (32, 1024), (16, 1600)):
-        ms = [best(*decode_call(backend, rows, context)) for backend in (XlaAttention(), native)]
-        print(f"attention, one layer, {rows:3} rows x {context:5}: xla {ms[0]:7.2f}  native {ms[1]:7.2f}", flush=True)
+        for kv_dtype in KV_DTYPES:
+            ms = [best(*decode_call(backend, rows, context, kv_dtype)) for backend in (XlaAttention(), native)]
+            print(f"attention, one layer, {rows:3} rows x {context:5}, {kv_dtype:8} KV: xla {ms[0]:7.2f}  native {ms[1]:7.2f}", flush=True)
     show_products(library.level(), best)
     config, dense = load_model(DEFAULT_MODEL)
     level = library.level()
@@ -64,9 +66,10 @@ def main() -> None:
         "gguf": native_gguf_params(DEFAULT_MODEL, level)[1],
     }
     for rows, context in ((1, 128), (8, 128), (32, 128), (16, 1600)):
-        ms = [best(*decoder_call(config, params, native, rows, context)) for params in forms.values()]
-        shown = "  ".join(f"{name} {value:7.2f}" for name, value in zip(forms, ms, strict=True))
-        print(f"layers and head, one call, {rows:3} rows x {context:5}: {shown}", flush=True)
+        for kv_dtype in KV_DTYPES:
+            ms = [best(*decoder_call(config, params, native, rows, context, kv_dtype)) for params in forms.values()]
+            shown = "  ".join(f"{name} {value:7.2f}" for name, value in zip(forms, ms, strict=True))
+            print(f"layers and head, one call, {rows:3} rows x {context:5}, {kv_dtype:8} KV: {shown}", flush=True)
 
 
 def smallest_ms(call: Callable[[], object], *, repeats: int, realtime: bool) -> float:
@@ -107,9 +110,9 @@ def tables_of(rows: int, context: int) -> tuple[jax.Array, jax.Array, int]:
     return jnp.asarray(tables, jnp.int32), jnp.full(rows, context, jnp.int32), rows * pages
 
 
-def decode_call(backend: AttentionBackend, rows: int, context: int) -> tuple[Callable[[], object]]:
+def decode_call(backend: AttentionBackend, rows: int, context: int, kv_dtype: str) -> tuple[Callable[[], object]]:
     tables, lengths, pages = tables_of(rows, context)
-    cache = backend.allocate(SMOLLM2, pages, "bfloat16")
+    cache = backend.allocate(SMOLLM2, pages, kv_dtype)
     q = jnp.ones((rows, SMOLLM2.num_heads, SMOLLM2.head_dim), jnp.bfloat16)
     decode = jax.jit(lambda cache, q, tables, lengths: backend.decode(SMOLLM2, cache, q, tables, lengths))
     return (lambda: decode(cache, q, tables, lengths),)
@@ -145,13 +148,15 @@ def all_products(weights: tuple[Sequence[Sequence[object]], object], x: jax.Arra
     return product(x, head, out_dtype=jnp.float32)
 
 
-def decoder_call(config: ModelConfig, params: Params, backend: CpuNativeAttention, rows: int, context: int) -> tuple[Callable[[], object]]:
+def decoder_call(
+    config: ModelConfig, params: Params, backend: CpuNativeAttention, rows: int, context: int, kv_dtype: str
+) -> tuple[Callable[[], object]]:
     """A decode step without its sampler; the caches go round."""
     shape = attention_shape(config, SMOLLM2.page_size)
     tables, lengths, pages = tables_of(rows, context)
     none = jnp.zeros(0, jnp.int32)
     layout = PrefillLayout(jnp.zeros((0, tables.shape[1]), jnp.int32), none, none, none, none)
-    held = {"caches": tuple(backend.allocate(shape, pages, "bfloat16") for _ in range(config.num_layers))}
+    held = {"caches": tuple(backend.allocate(shape, pages, kv_dtype) for _ in range(config.num_layers))}
 
     def step(params: Params, caches: Sequence[jax.Array], tables: jax.Array, lengths: jax.Array) -> tuple[jax.Array, Sequence[jax.Array]]:
         cos, sin = rope_tables(config.rope, config.head_dim, lengths - 1)

@@ -11,6 +11,7 @@ from engine.execution.batch import Limits
 from engine.execution.sampler import SlotState
 from engine.kernels.attention import AttentionBackend, AttentionShape, LayerCache
 from engine.model.config import ModelConfig
+from engine.model.memory import kv_bytes_per_token
 from engine.scheduling.plan import Admitted
 from engine.wire import MAX_LOGIT_BIAS, MAX_STOP_IDS
 
@@ -37,8 +38,8 @@ def attention_shape(config: ModelConfig, page_size: int) -> AttentionShape:
 
 
 def page_bytes(config: ModelConfig, page_size: int, kv_dtype: str) -> int:
-    """Bytes that one page takes over all layers, K and V."""
-    return 2 * config.num_layers * page_size * config.num_kv_heads * config.head_dim * jnp.dtype(kv_dtype).itemsize
+    """Bytes that one page takes over all layers: K and V, scales included."""
+    return page_size * kv_bytes_per_token(config, kv_dtype)
 
 
 def allocate(config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_dtype: str) -> DeviceState:

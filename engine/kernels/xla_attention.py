@@ -26,11 +26,18 @@ MASKED = -1e30
 """Stands for minus infinity without its NaNs in differences."""
 
 
-class PagedKv(NamedTuple):
-    """One layer's cache, page id first: pages [P, S, K, D]."""
+INT8_MAX = 127.0
+SMALLEST = 1e-30
+"""A vector whose largest magnitude is below it is stored as zeros: neither its scale nor the inverse may leave the floats."""
 
-    k: jax.Array
-    v: jax.Array
+
+class PagedKv(NamedTuple):
+    """One layer's cache, page id first. Values of int8 have one scale a token and head; other types have none."""
+
+    k: jax.Array  # [P, S, K, D]
+    v: jax.Array  # [P, S, K, D]
+    k_scale: jax.Array | None = None  # f32 [P, S, K]
+    v_scale: jax.Array | None = None  # f32 [P, S, K]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,12 @@ class XlaAttention:
     name: str = "xla"
 
     def supports(self, shape: AttentionShape, kv_dtype: str) -> bool:
-        return kv_dtype in ("float32", "bfloat16") and KV_BLOCK_TOKENS % shape.page_size == 0
+        return kv_dtype in ("float32", "bfloat16", "int8") and KV_BLOCK_TOKENS % shape.page_size == 0
 
     def allocate(self, shape: AttentionShape, num_pages: int, kv_dtype: str) -> PagedKv:
         dims = (num_pages, shape.page_size, shape.num_kv_heads, shape.head_dim)
-        return PagedKv(jnp.zeros(dims, kv_dtype), jnp.zeros(dims, kv_dtype))
+        pages = PagedKv(jnp.zeros(dims, kv_dtype), jnp.zeros(dims, kv_dtype))
+        return pages._replace(k_scale=jnp.zeros(dims[:3]), v_scale=jnp.zeros(dims[:3])) if kv_dtype == "int8" else pages
 
     def write(self, shape: AttentionShape, cache: LayerCache, k: jax.Array, v: jax.Array, slots: jax.Array) -> PagedKv:
         num_slots = cache.k.shape[0] * shape.page_size
@@ -56,7 +64,10 @@ class XlaAttention:
             flat = flat.at[where].set(rows.reshape(rows.shape[0], -1).astype(flat.dtype), mode="drop", unique_indices=True)
             return flat.reshape(pages.shape)
 
-        return PagedKv(put(cache.k, k), put(cache.v, v))
+        if cache.k_scale is None or cache.v_scale is None:
+            return PagedKv(put(cache.k, k), put(cache.v, v))
+        (k, k_scale), (v, v_scale) = quantize_rows(k), quantize_rows(v)
+        return PagedKv(put(cache.k, k), put(cache.v, v), put(cache.k_scale, k_scale), put(cache.v_scale, v_scale))
 
     def decode(self, shape: AttentionShape, cache: LayerCache, q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
         num_rows = q.shape[0]
@@ -97,17 +108,44 @@ class XlaAttention:
         return out[:num_rows]
 
 
+def quantize_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """x [..., D] -> int8 [..., D] and f32 scales [...]; where a value is not finite the scale is NaN."""
+    wide = x.astype(jnp.float32)
+    highest = jnp.abs(wide).max(axis=-1)
+    finite = jnp.isfinite(wide).all(axis=-1)
+    used = finite & (highest >= SMALLEST)
+    inverse = jnp.where(used, INT8_MAX / jnp.where(used, highest, 1.0), 0.0)
+    values = jnp.where(used[..., None], jnp.round(wide * inverse[..., None]), 0.0).astype(jnp.int8)
+    return values, jnp.where(used, highest / INT8_MAX, jnp.where(finite, 0.0, jnp.nan))
+
+
 def _whole_blocks(tables: jax.Array, page_size: int) -> jax.Array:
     """Tables padded to a multiple of the pages in a KV block, so that no block's slice is clamped back."""
     return jnp.pad(tables, ((0, 0), (0, -tables.shape[1] % (KV_BLOCK_TOKENS // page_size))))
 
 
-def _read_block(shape: AttentionShape, pages: jax.Array, table: jax.Array, block: jax.Array) -> jax.Array:
-    """KV block number `block` of one table [M] or several [R, M] -> [256, K * D] or [R, 256, K * D]."""
+def _compute_dtype(cache: PagedKv, q: jax.Array) -> jnp.dtype:
+    """Type of the products: the cache's own, or beside int8 the activations'."""
+    return cache.k.dtype if cache.k_scale is None else q.dtype
+
+
+def _read_block(shape: AttentionShape, cache: PagedKv, table: jax.Array, block: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    """K and V of KV block number `block` of one table [M] or several [R, M] -> [256, K * D] or [R, 256, K * D] of `dtype`."""
     block_pages = KV_BLOCK_TOKENS // shape.page_size
     ids = lax.dynamic_slice_in_dim(table, block * block_pages, block_pages, axis=-1)
-    taken = jnp.take(pages.reshape(pages.shape[0], -1), ids, axis=0, mode="clip")
-    return taken.reshape(*ids.shape[:-1], KV_BLOCK_TOKENS, -1)
+
+    def take(pages: jax.Array) -> jax.Array:
+        taken = jnp.take(pages.reshape(pages.shape[0], -1), ids, axis=0, mode="clip")
+        return taken.reshape(*ids.shape[:-1], KV_BLOCK_TOKENS, -1)
+
+    def rescaled(values: jax.Array, scales: jax.Array) -> jax.Array:
+        heads = values.reshape(*values.shape[:-1], shape.num_kv_heads, shape.head_dim)
+        return (heads * scales[..., None]).astype(dtype).reshape(values.shape)
+
+    k, v = take(cache.k), take(cache.v)
+    if cache.k_scale is None or cache.v_scale is None:
+        return k, v
+    return rescaled(k, take(cache.k_scale)), rescaled(v, take(cache.v_scale))
 
 
 class _Softmax(NamedTuple):
@@ -147,7 +185,7 @@ def _decode_group(shape: AttentionShape, cache: PagedKv, rows: tuple[jax.Array, 
     """q [R, H, D], tables [R, M], lengths [R] -> [R, H, D]; the loop runs to the longest of the R rows."""
     q, tables, lengths = rows
     num_rows, num_kv, dim = q.shape[0], shape.num_kv_heads, shape.head_dim
-    dtype = cache.k.dtype
+    dtype = _compute_dtype(cache, q)
     own = jnp.eye(num_kv, dtype=dtype)[None, :, None, :, None]
     grouped = q.astype(dtype).reshape(num_rows, num_kv, -1, 1, dim)
     diagonal = (grouped * own).reshape(num_rows, shape.num_heads, num_kv * dim)
@@ -157,8 +195,8 @@ def _decode_group(shape: AttentionShape, cache: PagedKv, rows: tuple[jax.Array, 
     def read(block: jax.Array) -> tuple[jax.Array, jax.Array, _Weigh]:
         positions = (block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS))[None, :]
         visible = (positions < lengths[:, None]) & (positions >= oldest[:, None])
-        k = _read_block(shape, cache.k, tables, block)
-        v = jnp.where(visible[:, :, None], _read_block(shape, cache.v, tables, block), 0)  # a stale NaN times 0 is NaN
+        k, v = _read_block(shape, cache, tables, block, dtype)
+        v = jnp.where(visible[:, :, None], v, 0)  # a stale NaN times 0 is NaN
         products = lax.dot_general(diagonal, k, (((2,), (2,)), ((0,), (0,))), preferred_element_type=jnp.float32)
 
         def weigh(weights: jax.Array) -> jax.Array:
@@ -179,7 +217,7 @@ def _prefill_tile(
     """q [tile, H, D] of one sequence at first_position..; the chunk ends before end_position -> [tile, H, D]."""
     tile, num_kv, dim = q.shape[0], shape.num_kv_heads, shape.head_dim
     group = shape.num_heads // num_kv
-    dtype = cache.k.dtype
+    dtype = _compute_dtype(cache, q)
     heads_first = q.astype(dtype).reshape(tile, num_kv, group, dim).transpose(1, 2, 0, 3).reshape(num_kv, group * tile, dim)
     q_positions = first_position + jnp.arange(tile)
     last = jnp.minimum(first_position + tile, end_position)
@@ -189,8 +227,8 @@ def _prefill_tile(
         positions = block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS)
         distance = q_positions[:, None] - positions[None, :]
         visible = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
-        k = _read_block(shape, cache.k, table, block).reshape(-1, num_kv, dim)
-        v = jnp.where((positions < last)[:, None], _read_block(shape, cache.v, table, block), 0).reshape(-1, num_kv, dim)
+        k, v = _read_block(shape, cache, table, block, dtype)
+        k, v = k.reshape(-1, num_kv, dim), jnp.where((positions < last)[:, None], v, 0).reshape(-1, num_kv, dim)
         products = lax.dot_general(heads_first, k, (((2,), (2,)), ((0,), (1,))), preferred_element_type=jnp.float32)
 
         def weigh(weights: jax.Array) -> jax.Array:

@@ -22,7 +22,9 @@ def describe_model(model: str, *, dtype: str = "bfloat16", quantization: str = "
         f"{config.num_heads} query and {config.num_kv_heads} KV heads of {config.head_dim}, "
         f"vocabulary {config.vocab_size:,}, context {config.max_position:,}"
     )
-    factors = f"{config.num_layers} layers x {config.num_kv_heads} KV heads x {config.head_dim} head dim x {BYTES_OF[kv_dtype]} bytes"
+    vector = f"{config.head_dim} head dim x {BYTES_OF[kv_dtype]} bytes"
+    vector = f"({vector} + a scale of 4)" if kv_dtype == "int8" else vector
+    factors = f"{config.num_layers} layers x {config.num_kv_heads} KV heads x {vector}"
     lines = [
         shape,
         f"weights       {gigabytes(weights)} ({stored})",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.kernels import reference
 from engine.kernels.attention import AttentionShape
-from engine.kernels.xla_attention import PagedKv, XlaAttention
+from engine.kernels.xla_attention import PagedKv, XlaAttention, quantize_rows
 from tests.kernels.paged import chunk_rows, prefill_layout, random_pages, random_tables
 
 SHAPES = {
@@ -117,3 +117,57 @@ def test_bfloat16_pages_come_near_the_twin() -> None:
     got = jax.jit(functools.partial(BACKEND.decode, shape))(pages, q, tables, lengths)
     want = reference.decode(shape, np.asarray(pages.k), np.asarray(pages.v), np.asarray(q), tables, lengths)
     np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.02)
+
+
+def int8_pages(keys: np.ndarray, values: np.ndarray) -> tuple[PagedKv, np.ndarray, np.ndarray]:
+    """A cache of int8, and its keys and values as the twins read them."""
+    (k, k_scale), (v, v_scale) = reference.quantize(keys), reference.quantize(values)
+    return PagedKv(*map(jnp.asarray, (k, v, k_scale, v_scale))), reference.dequantize(k, k_scale), reference.dequantize(v, v_scale)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=6, deadline=None)
+@given(lengths=st.lists(EDGES, min_size=11, max_size=11), seed=st.integers(0, 99))
+def test_decode_of_int8_pages_equals_the_twin(name: str, lengths: list[int], seed: int) -> None:
+    shape = SHAPES[name]
+    draw, keys, values, tables = pages_and_tables(shape, 11, seed)
+    pages, k, v = int8_pages(keys, values)
+    ordered = np.array(sorted(lengths, reverse=True), np.int32)
+    q = draw.standard_normal((11, shape.num_heads, shape.head_dim), np.float32)
+    got = compiled(shape, "decode")(pages, q, tables, ordered)
+    np.testing.assert_allclose(got, reference.decode(shape, k, v, q, tables, ordered), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["gqa", "window"])
+def test_prefill_of_int8_pages_equals_the_twin(name: str) -> None:
+    shape = SHAPES[name]
+    draw, keys, values, tables = pages_and_tables(shape, 4, 0)
+    pages, k, v = int8_pages(keys, values)
+    layout = prefill_layout(tables, [(0, 129), (300, 47), (3, 17)], 256)
+    q = draw.standard_normal((256, shape.num_heads, shape.head_dim), np.float32)
+    rows = chunk_rows(layout)
+    got = np.asarray(compiled(shape, "prefill")(pages, q, layout))[rows]
+    np.testing.assert_allclose(got, reference.prefill(shape, k, v, q, layout)[rows], atol=2e-5)
+
+
+def test_rows_are_quantised_as_the_twin_does_it_and_what_is_not_finite_gets_a_nan_for_its_scale() -> None:
+    rows = np.random.default_rng(2).standard_normal((40, 2, 16)).astype(np.float32)
+    rows[0], rows[1], rows[2, 0, 3], rows[3, 1, 5] = 0, 1e-31, np.nan, -np.inf
+    got, scale = map(np.asarray, jax.jit(quantize_rows)(rows))
+    want, want_scale = reference.quantize(rows)
+    assert np.abs(got.astype(int) - want).max() <= 1  # XLA may divide by multiplying
+    np.testing.assert_allclose(scale, want_scale, rtol=1e-6)
+    assert np.isnan(scale[2, 0]) and np.isnan(scale[3, 1]) and np.isnan(scale).sum() == 2
+    assert not scale[:2].any()
+
+
+def test_int8_pages_are_written_with_their_scales_and_minus_one_writes_nothing() -> None:
+    shape = SHAPES["gqa"]
+    draw = np.random.default_rng(1)
+    k, v = draw.standard_normal((2, 6, shape.num_kv_heads, shape.head_dim), np.float32)
+    where = np.array([5, -1, 63, 0, -1, 17], np.int32)
+    got = compiled(shape, "write")(BACKEND.allocate(shape, 4, "int8"), k, v, where)
+    for values, scales, rows in ((got.k, got.k_scale, k), (got.v, got.v_scale, v)):
+        stored = reference.dequantize(np.asarray(values), np.asarray(scales)).reshape(64, shape.num_kv_heads, shape.head_dim)
+        np.testing.assert_allclose(stored[[5, 63, 0, 17]], rows[[0, 2, 3, 5]], atol=0.02)
+        assert not np.delete(stored, [5, 63, 0, 17], 0).any()

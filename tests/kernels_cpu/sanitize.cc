@@ -67,9 +67,10 @@ std::vector<uint16_t> RandomHalves(int64_t count) {
 }
 
 AttentionShape RandomShape() {
-  const int64_t kv_heads = Between(1, 3), type = Between(0, 1);
+  const int64_t kv_heads = Between(1, 3);
+  const Type type = Between(0, 1) ? Type::kF32 : Type::kBf16;
   return {kv_heads * Between(1, 9), kv_heads, 16 * Between(4, 16), 16 * Between(1, 2), 0.1f, Between(0, 2) ? 0.0f : 10.0f,
-          Between(0, 1) ? 0 : Between(1, 400), type ? Type::kF32 : Type::kBf16};
+          Between(0, 1) ? 0 : Between(1, 400), type, Between(0, 1) ? Type::kInt8 : type};
 }
 
 std::vector<char> Attend(const Kernels& kernels, const AttentionShape& s, const std::vector<char>& cache, const std::vector<char>& q,
@@ -86,10 +87,10 @@ std::vector<char> Attend(const Kernels& kernels, const AttentionShape& s, const 
 void CheckAttention(const Kernels& kernels) {
   const AttentionShape s = RandomShape();
   const int64_t pages = 60;
-  std::vector<char> cache = RandomReals(pages * s.page_bytes() / Bytes(s.type), s.type);
-  const int64_t tokens = Between(1, 20), row = s.num_kv_heads * s.head_dim;
+  std::vector<char> cache(pages * s.page_bytes());
+  const int64_t tokens = pages * s.page_size, row = s.num_kv_heads * s.head_dim;
   std::vector<int32_t> slots(tokens);
-  for (int32_t& slot : slots) slot = (int32_t)Between(-1, pages * s.page_size - 1);
+  for (int64_t i = 0; i < tokens; ++i) slots[i] = i % 7 ? (int32_t)(tokens - 1 - i) : -1;
   const std::vector<char> k = RandomReals(tokens * row, s.type), v = RandomReals(tokens * row, s.type);
   kernels.write_kv(s, cache.data(), k.data(), v.data(), row, slots.data(), 0, tokens);
 
@@ -146,7 +147,7 @@ void CheckProduct(const Kernels& kernels, WeightKind kind) {
 }
 
 void CheckStack(const Kernels& kernels, WeightKind kind) {
-  const AttentionShape s = {6, 2, 32, 16, 0.17f, 0, Between(0, 1) ? 0 : 20, Type::kBf16};
+  const AttentionShape s = {6, 2, 32, 16, 0.17f, 0, Between(0, 1) ? 0 : 20, Type::kBf16, Between(0, 1) ? Type::kInt8 : Type::kBf16};
   const int64_t hidden = 96, inner = 128, rows = Between(1, 20), width = (s.num_heads + 2 * s.num_kv_heads) * s.head_dim;
   const int64_t pages = CeilDiv(rows, s.page_size);
   const std::vector<float> norm(hidden, 1.0f), head_norm(s.head_dim, 1.0f), angles(rows * s.head_dim / 2, 0.6f);

@@ -13,12 +13,15 @@ from engine.kernels import reference
 from engine.kernels.attention import AttentionShape, PrefillLayout
 from engine.kernels.cpu.attention import CpuNativeAttention, pack_cache, unpack_cache
 from engine.kernels.cpu.library import NativeLibrary
+from engine.kernels.xla_attention import PagedKv
 from tests.kernels.paged import prefill_layout, random_pages, random_tables
 
 TABLE_PAGES = 40
 NUM_PAGES = 330
 ROWS = 8
-TOLERANCE = {"float32": 1e-5, "bfloat16": 1.2e-2}
+DTYPES = ["float32", "bfloat16", "int8", "int8 beside float32"]
+"""Of the cache; the rows are of the same type, or beside int8 bfloat16 unless it says otherwise."""
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1.2e-2, "int8": 1.2e-2, "int8 beside float32": 2e-4}
 
 SHAPES = [
     AttentionShape(9, 3, 64, 16, 0.125),
@@ -33,7 +36,7 @@ EDGES = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 257, 271, 272, 273, 511, 512
 
 lengths_lists = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(0, 640)), min_size=ROWS, max_size=ROWS)
 shapes = st.sampled_from(SHAPES)
-dtypes = st.sampled_from(["float32", "bfloat16"])
+dtypes = st.sampled_from(DTYPES)
 relaxed = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -42,14 +45,32 @@ def backend(library: NativeLibrary, isa: str) -> CpuNativeAttention:
     return CpuNativeAttention(library, isa)
 
 
-def pages_of(shape: AttentionShape, dtype: str, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """K and V pages as the cache will hold them."""
-    k, v = random_pages(shape, NUM_PAGES, draw)
-    return k.astype(jnp.dtype(dtype)), v.astype(jnp.dtype(dtype))
+def row_dtype(dtype: str) -> jnp.dtype:
+    return jnp.dtype("bfloat16" if dtype == "int8" else dtype.removeprefix("int8 beside "))
+
+
+def stored(rows: np.ndarray, dtype: str) -> tuple[np.ndarray, ...]:
+    """Values as the cache holds them, and in int8 their scales."""
+    return reference.quantize(rows) if dtype.startswith("int8") else (rows.astype(jnp.dtype(dtype)),)
+
+
+def as_read(values: np.ndarray, *scales: np.ndarray) -> np.ndarray:
+    return reference.dequantize(values, *scales) if scales else values
+
+
+def packed(k: np.ndarray, v: np.ndarray, dtype: str) -> jax.Array:
+    """The cache of pages f32 [P, S, K, D]."""
+    (k_values, *k_scale), (v_values, *v_scale) = stored(k, dtype), stored(v, dtype)
+    return pack_cache(PagedKv(*map(jnp.asarray, (k_values, v_values, *k_scale, *v_scale))))
+
+
+def plain(k: np.ndarray, v: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """The same pages as the twins read them."""
+    return as_read(*stored(k, dtype)), as_read(*stored(v, dtype))
 
 
 def queries(shape: AttentionShape, dtype: str, rows: int, draw: np.random.Generator) -> np.ndarray:
-    return draw.standard_normal((rows, shape.num_heads, shape.head_dim), np.float32).astype(jnp.dtype(dtype))
+    return draw.standard_normal((rows, shape.num_heads, shape.head_dim), np.float32).astype(row_dtype(dtype))
 
 
 def width(shape: AttentionShape) -> int:
@@ -66,11 +87,11 @@ def test_decode_equals_its_twin_at_every_length(
     backend: CpuNativeAttention, shape: AttentionShape, dtype: str, lengths: list[int], seed: int
 ) -> None:
     draw = np.random.default_rng(seed)
-    k, v = pages_of(shape, dtype, draw)
+    k, v = random_pages(shape, NUM_PAGES, draw)
     tables = random_tables(ROWS, width(shape), NUM_PAGES, draw)
     q, sizes = queries(shape, dtype, ROWS, draw), np.array(lengths, np.int32)
-    got = backend.decode(shape, pack_cache(jnp.asarray(k), jnp.asarray(v)), jnp.asarray(q), jnp.asarray(tables), jnp.asarray(sizes))
-    close(got, reference.decode(shape, k, v, q, tables, sizes), dtype)
+    got = backend.decode(shape, packed(k, v, dtype), jnp.asarray(q), jnp.asarray(tables), jnp.asarray(sizes))
+    close(got, reference.decode(shape, *plain(k, v, dtype), q, tables, sizes), dtype)
 
 
 @relaxed
@@ -84,31 +105,35 @@ def test_prefill_equals_its_twin_for_chunks_anywhere(
     backend: CpuNativeAttention, shape: AttentionShape, dtype: str, chunks: list[tuple[int, int]], seed: int
 ) -> None:
     draw = np.random.default_rng(seed)
-    k, v = pages_of(shape, dtype, draw)
+    k, v = random_pages(shape, NUM_PAGES, draw)
     layout = prefill_layout(random_tables(4, width(shape), NUM_PAGES, draw), chunks, 160)
     q = queries(shape, dtype, 160, draw)
-    got = backend.prefill(shape, pack_cache(jnp.asarray(k), jnp.asarray(v)), jnp.asarray(q), PrefillLayout(*map(jnp.asarray, layout)))
-    close(got, reference.prefill(shape, k, v, q, layout), dtype)
+    got = backend.prefill(shape, packed(k, v, dtype), jnp.asarray(q), PrefillLayout(*map(jnp.asarray, layout)))
+    close(got, reference.prefill(shape, *plain(k, v, dtype), q, layout), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_write_equals_its_twin_and_skips_negative_slots(backend: CpuNativeAttention, shape: AttentionShape, dtype: str) -> None:
     draw = np.random.default_rng(3)
-    k_pages, v_pages = pages_of(shape, dtype, draw)
+    k_pages, v_pages = random_pages(shape, NUM_PAGES, draw)
     slots = draw.permutation(NUM_PAGES * shape.page_size)[:50].astype(np.int32)
     slots[[0, 7, 49]] = -1
-    k, v = (draw.standard_normal((50, shape.num_kv_heads, shape.head_dim), np.float32).astype(jnp.dtype(dtype)) for _ in range(2))
-    cache = backend.write(shape, pack_cache(jnp.asarray(k_pages), jnp.asarray(v_pages)), jnp.asarray(k), jnp.asarray(v), jnp.asarray(slots))
+    k, v = (draw.standard_normal((50, shape.num_kv_heads, shape.head_dim), np.float32).astype(row_dtype(dtype)) for _ in range(2))
+    k[3], v[4], v[5, 0, 1] = 0, 1e-31, 1e30
+    cache = backend.write(shape, packed(k_pages, v_pages, dtype), jnp.asarray(k), jnp.asarray(v), jnp.asarray(slots))
     got = unpack_cache(shape, cache)
-    for mine, expected in zip(got, reference.write(k_pages, v_pages, k, v, slots), strict=True):
-        np.testing.assert_array_equal(np.asarray(mine), expected)
+    written = zip(stored(k_pages, dtype), stored(v_pages, dtype), stored(k, dtype), stored(v, dtype), strict=True)
+    for mine, (k_old, v_old, k_new, v_new) in zip((got[:2], got[2:]), written, strict=False):  # values, then scales
+        for one, expected in zip(mine, reference.write(k_old, v_old, k_new, v_new, slots), strict=True):
+            np.testing.assert_array_equal(np.asarray(one), expected)
 
 
-def test_write_happens_in_place_when_the_cache_is_donated(backend: CpuNativeAttention) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_write_happens_in_place_when_the_cache_is_donated(backend: CpuNativeAttention, dtype: str) -> None:
     shape = SHAPES[0]
     kv = jax.ShapeDtypeStruct((2, shape.num_kv_heads, shape.head_dim), jnp.bfloat16)
-    cache = backend.allocate(shape, 64, "bfloat16")
+    cache = backend.allocate(shape, 64, dtype)
     write = jax.jit(lambda cache, k, v, slots: backend.write(shape, cache, k, v, slots), donate_argnums=0)
     compiled = write.lower(cache, kv, kv, jax.ShapeDtypeStruct((2,), jnp.int32)).compile()
     assert " copy(" not in (compiled.as_text() or "copy(")
@@ -119,20 +144,22 @@ def test_write_happens_in_place_when_the_cache_is_donated(backend: CpuNativeAtte
 
 def test_caches_pack_and_unpack_to_the_same_pages() -> None:
     for shape in SHAPES:
-        for dtype in ("float32", "bfloat16"):
-            pages = pages_of(shape, dtype, np.random.default_rng(0))
-            for got, expected in zip(unpack_cache(shape, pack_cache(*map(jnp.asarray, pages))), pages, strict=True):
-                np.testing.assert_array_equal(np.asarray(got), expected)
+        for dtype in ("float32", "bfloat16", "int8"):
+            k, v = random_pages(shape, NUM_PAGES, np.random.default_rng(0))
+            got = unpack_cache(shape, packed(k, v, dtype))
+            for mine, expected in zip((got[:2], got[2:]), zip(stored(k, dtype), stored(v, dtype), strict=True), strict=False):
+                for one, other in zip(mine, expected, strict=True):
+                    np.testing.assert_array_equal(np.asarray(one), other)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_row_alone_in_a_batch_and_in_any_chunk_answers_bit_for_bit_the_same(
     backend: CpuNativeAttention, shape: AttentionShape, dtype: str
 ) -> None:
     draw = np.random.default_rng(11)
-    k, v = pages_of(shape, dtype, draw)
-    cache = pack_cache(jnp.asarray(k), jnp.asarray(v))
+    k, v = random_pages(shape, NUM_PAGES, draw)
+    cache = packed(k, v, dtype)
     tables = random_tables(ROWS, width(shape), NUM_PAGES, draw)
     length = 600
     q = queries(shape, dtype, length, draw)
@@ -160,13 +187,14 @@ def test_a_row_alone_in_a_batch_and_in_any_chunk_answers_bit_for_bit_the_same(
     np.testing.assert_array_equal(np.asarray(together)[1], whole[599])
 
 
-def test_decode_takes_several_query_tokens_a_row_as_prefill_would(backend: CpuNativeAttention) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_decode_takes_several_query_tokens_a_row_as_prefill_would(backend: CpuNativeAttention, dtype: str) -> None:
     shape, draw = SHAPES[0], np.random.default_rng(5)
-    k, v = pages_of(shape, "bfloat16", draw)
-    cache = pack_cache(jnp.asarray(k), jnp.asarray(v))
+    k, v = random_pages(shape, NUM_PAGES, draw)
+    cache = packed(k, v, dtype)
     tables = random_tables(2, width(shape), NUM_PAGES, draw)
     for count in (1, 2, 5, 8):
-        q = queries(shape, "bfloat16", 2 * count, draw).reshape(2, count, shape.num_heads, shape.head_dim)
+        q = queries(shape, dtype, 2 * count, draw).reshape(2, count, shape.num_heads, shape.head_dim)
         lengths = np.array([300, 258], np.int32)
         got = np.asarray(backend.decode(shape, cache, jnp.asarray(q), jnp.asarray(tables), jnp.asarray(lengths)))
         for row in range(2):
@@ -176,29 +204,29 @@ def test_decode_takes_several_query_tokens_a_row_as_prefill_would(backend: CpuNa
                 np.testing.assert_array_equal(got[row, token], np.asarray(one)[0])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_a_number_stays_in_its_own_row_and_is_not_read_behind_a_rows_end(
     backend: CpuNativeAttention, dtype: str, bad: float
 ) -> None:
     shape, draw = SHAPES[0], np.random.default_rng(7)
-    k, v = pages_of(shape, dtype, draw)
+    k, v = random_pages(shape, NUM_PAGES, draw)
     tables = random_tables(ROWS, width(shape), NUM_PAGES, draw)
     q = queries(shape, dtype, ROWS, draw)
     lengths = np.array([300, 290, 280, 33, 17, 16, 5, 0], np.int32)
-    clean = backend.decode(shape, pack_cache(jnp.asarray(k), jnp.asarray(v)), jnp.asarray(q), jnp.asarray(tables), jnp.asarray(lengths))
+    clean = backend.decode(shape, packed(k, v, dtype), jnp.asarray(q), jnp.asarray(tables), jnp.asarray(lengths))
     for row, length in enumerate(lengths):  # stale values behind every row's end
         page, offset = divmod(int(length), shape.page_size)
         k[tables[row, page], offset:] = bad
         v[tables[row, page], offset:] = bad
         k[tables[row, page + 1 :]] = bad
         v[tables[row, page + 1 :]] = bad
-    cache = pack_cache(jnp.asarray(k), jnp.asarray(v))
+    cache = packed(k, v, dtype)
     np.testing.assert_array_equal(
         np.asarray(clean), np.asarray(backend.decode(shape, cache, jnp.asarray(q), jnp.asarray(tables), jnp.asarray(lengths)))
     )
     k[tables[1, 2], 3] = bad  # and one that row 1 does read
-    cache = pack_cache(jnp.asarray(k), jnp.asarray(v))
+    cache = packed(k, v, dtype)
     got = np.asarray(backend.decode(shape, cache, jnp.asarray(q), jnp.asarray(tables), jnp.asarray(lengths)), np.float32)
     assert np.isnan(got[1]).any()
     np.testing.assert_array_equal(np.delete(got, 1, 0), np.delete(np.asarray(clean, np.float32), 1, 0))
@@ -218,8 +246,9 @@ def test_a_page_outside_the_cache_is_an_error_and_not_a_wild_read(backend: CpuNa
 
 def test_backend_says_which_shapes_it_can_not_do(library: NativeLibrary) -> None:
     backend, shape = CpuNativeAttention(library), SHAPES[0]
-    assert backend.supports(shape, "bfloat16")
-    assert not backend.supports(shape, "int8")
+    for dtype in ("bfloat16", "float32", "int8"):
+        assert backend.supports(shape, dtype)
+    assert not backend.supports(shape, "float8_e4m3fn")
     assert not backend.supports(replace(shape, head_dim=72), "bfloat16")
     assert not backend.supports(replace(shape, head_dim=512), "bfloat16")
     assert not backend.supports(replace(shape, page_size=8), "bfloat16")

@@ -1,4 +1,4 @@
-"""The default model on the native kernels, in each form of its weights, against Hugging Face's f32 numbers."""
+"""The default model on the native kernels, in each form of its weights and KV, against Hugging Face's f32 numbers."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +21,13 @@ from tests.reference_fixtures import smollm2_text
 CHUNK = 400
 
 
-def native_scores(config: ModelConfig, params: Params, library: NativeLibrary, token_ids: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def native_scores(
+    config: ModelConfig, params: Params, library: NativeLibrary, token_ids: tuple[int, ...], kv_dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Negative log-likelihood of every token but the first, and the most likely token after each; in chunks over pages."""
     backend, shape = CpuNativeAttention(library), attention_shape(config, 16)
     table = jnp.arange(-(-len(token_ids) // 16), dtype=jnp.int32)
-    caches = tuple(backend.allocate(shape, len(table), "bfloat16") for _ in range(config.num_layers))
+    caches = tuple(backend.allocate(shape, len(table), kv_dtype) for _ in range(config.num_layers))
     none, one = jnp.zeros(0, jnp.int32), jnp.ones(1, jnp.int32)
     nll, best = [], []
     following = np.array([*token_ids[1:], 0])
@@ -43,8 +45,18 @@ def native_scores(config: ModelConfig, params: Params, library: NativeLibrary, t
     return np.concatenate(nll)[:-1], np.concatenate(best)
 
 
-@pytest.mark.parametrize(("form", "agreement", "nll_tolerance"), [("none", 0.97, 0.005), ("int8", 0.88, 0.015), ("gguf", 0.93, 0.015)])
-def test_smollm2_on_native_kernels_agrees_with_f32(library: NativeLibrary, form: str, agreement: float, nll_tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("form", "kv_dtype", "agreement", "nll_tolerance"),
+    [
+        ("none", "bfloat16", 0.97, 0.005),
+        ("int8", "bfloat16", 0.88, 0.015),
+        ("gguf", "bfloat16", 0.93, 0.015),
+        ("none", "int8", 0.96, 0.005),
+    ],
+)
+def test_smollm2_on_native_kernels_agrees_with_f32(
+    library: NativeLibrary, form: str, kv_dtype: str, agreement: float, nll_tolerance: float
+) -> None:
     if form == "gguf":
         config, params = native_gguf_params(DEFAULT_MODEL, library.level())
     else:
@@ -52,6 +64,6 @@ def test_smollm2_on_native_kernels_agrees_with_f32(library: NativeLibrary, form:
         params = native_params(dense, library.level(), int8=form == "int8")
     text = smollm2_text()
     assert len(text.token_ids) % CHUNK == 0
-    nll, best = native_scores(config, params, library, text.token_ids)
+    nll, best = native_scores(config, params, library, text.token_ids, kv_dtype)
     assert nll.mean() == pytest.approx(text.nll.mean(), rel=nll_tolerance)
     assert np.mean(best[: len(text.argmax)] == text.argmax) >= agreement

@@ -59,7 +59,7 @@ class DecoderStep:
 
 
 def decoder_supports(shape: AttentionShape, layers: Sequence[DecoderLayer], kv_dtype: str) -> bool:
-    """Whether all layers can run as one call: native weights, bf16 KV, and widths that fill vectors."""
+    """Whether all layers can run as one call: native weights, bf16 or int8 KV, and widths that fill vectors."""
     matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
     if not all(isinstance(matrix, NativeWeight) for matrix in matrices):
         return False
@@ -67,7 +67,7 @@ def decoder_supports(shape: AttentionShape, layers: Sequence[DecoderLayer], kv_d
     widths_fill = (
         shape.head_dim % 32 == 0 and shape.head_dim <= 256 and shape.page_size % 16 == 0 and hidden % 32 == 0 and intermediate % GROUP == 0
     )
-    return widths_fill and kv_dtype == "bfloat16" and shape.soft_cap is None
+    return widths_fill and kv_dtype in ("bfloat16", "int8") and shape.soft_cap is None
 
 
 def run_decoder(

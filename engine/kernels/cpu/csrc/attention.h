@@ -5,59 +5,21 @@
 
 #include <type_traits>
 
-#include "kernels.h"
-#include "simd.h"
+#include "kv.h"
 
 namespace fairlane {
 namespace FL_ISA {
 
-constexpr int kBlockTiles = kKvBlock / kLanes;
 constexpr int kMaxHeads = kMaxAccumulators < 8 ? 4 : 8;  // query heads that share one pass over K or V
-
-template <Type T>
-struct Kv;
-
-template <>
-struct Kv<Type::kBf16> {
-  using Element = uint16_t;
-  static constexpr int kDims = 2;  // dimensions of K a step covers
-  static FL_INLINE PairW LoadK(const uint16_t* p) { return LoadPairW(p); }
-  static FL_INLINE PairX LoadQ(const uint16_t* q) {
-    uint32_t pair;
-    std::memcpy(&pair, q, 4);
-    return SplatPair(pair);
-  }
-  static FL_INLINE F16 Dot(const F16& acc, const PairW& k, const PairX& q) { return DotPair(acc, k, q); }
-  static FL_INLINE F16 LoadV(const uint16_t* p) { return LoadBf16(p); }
-  static FL_INLINE void StoreOut(uint16_t* p, const F16& x) { StoreBf16(p, x); }
-};
-
-template <>
-struct Kv<Type::kF32> {
-  using Element = float;
-  static constexpr int kDims = 1;
-  static FL_INLINE F16 LoadK(const float* p) { return Load(p); }
-  static FL_INLINE vf LoadQ(const float* q) { return Splat(*q); }
-  static FL_INLINE F16 Dot(const F16& acc, const F16& k, const vf& q) { F16 f; FL_EACH f.r[i] = Fma(k.r[i], q, acc.r[i]); return f; }
-  static FL_INLINE F16 LoadV(const float* p) { return Load(p); }
-  static FL_INLINE void StoreOut(float* p, const F16& x) { Store(p, x); }
-};
-
-// Where a block's tiles lie, and those that will be read after it.
-template <typename Element>
-struct Tiles {
-  const Element* k[2 * kBlockTiles];
-  const Element* v[kBlockTiles];
-};
 
 // Scores of tiles [first, first + N) for H heads, f32 [H, kKvBlock]. Reads ahead: the tiles behind these, and their V.
 template <Type T, int H, int N>
-FL_INLINE void ScoreTiles(const Tiles<typename Kv<T>::Element>& tiles, int first, const typename Kv<T>::Element* q, int64_t head_dim,
-                          bool read_ahead, float* scores) {
+FL_INLINE void ScoreTiles(const Tiles<typename Kv<T>::Element>& tiles, int first, const typename Kv<T>::Query* q, const float* q_scales,
+                          int64_t head_dim, bool read_ahead, float* scores) {
   using P = Kv<T>;
-  F16 acc[N][H];
+  decltype(P::Start()) acc[N][H];
   for (int n = 0; n < N; ++n)
-    for (int h = 0; h < H; ++h) acc[n][h] = Zero();
+    for (int h = 0; h < H; ++h) acc[n][h] = P::Start();
   const int64_t step = kLanes * P::kDims;
   for (int64_t d = 0, at = 0; d < head_dim; d += P::kDims, at += step) {
     if (read_ahead) {
@@ -74,16 +36,17 @@ FL_INLINE void ScoreTiles(const Tiles<typename Kv<T>::Element>& tiles, int first
     }
   }
   for (int n = 0; n < N; ++n)
-    for (int h = 0; h < H; ++h) Store(scores + h * kKvBlock + (first + n) * kLanes, acc[n][h]);
+    for (int h = 0; h < H; ++h)
+      Store(scores + h * kKvBlock + (first + n) * kLanes, Rescaled(acc[n][h], tiles.k_scale[first + n], q_scales + h));
 }
 
 template <Type T, int H>
-void Scores(const Tiles<typename Kv<T>::Element>& tiles, int begin, int end, const typename Kv<T>::Element* q, int64_t head_dim,
-            bool read_ahead, float* scores) {
+void Scores(const Tiles<typename Kv<T>::Element>& tiles, int begin, int end, const typename Kv<T>::Query* q, const float* q_scales,
+            int64_t head_dim, bool read_ahead, float* scores) {
   constexpr int kWide = kMaxAccumulators / H > 4 ? 4 : (kMaxAccumulators / H < 1 ? 1 : kMaxAccumulators / H);
   int tile = begin;
-  for (; tile + kWide <= end; tile += kWide) ScoreTiles<T, H, kWide>(tiles, tile, q, head_dim, read_ahead, scores);
-  for (; tile < end; ++tile) ScoreTiles<T, H, 1>(tiles, tile, q, head_dim, read_ahead, scores);
+  for (; tile + kWide <= end; tile += kWide) ScoreTiles<T, H, kWide>(tiles, tile, q, q_scales, head_dim, read_ahead, scores);
+  for (; tile < end; ++tile) ScoreTiles<T, H, 1>(tiles, tile, q, q_scales, head_dim, read_ahead, scores);
 }
 
 // Weighted V of tokens [begin, end) of the block, dimensions [d, d + 16 N) of H heads.
@@ -145,24 +108,31 @@ FL_INLINE void Soften(const AttentionShape& s, int begin, int end, float* scores
 
 template <Type T, int H>
 void AttendHeads(const AttentionShape& s, const Tiles<typename Kv<T>::Element>& tiles, int begin, int end,
-                 const typename Kv<T>::Element* q, bool read_ahead, float* highest, float* sums, float* out) {
+                 const typename Kv<T>::Query* q, const float* q_scales, bool read_ahead, float* highest, float* sums, float* out) {
   alignas(64) float scores[H * kKvBlock];
-  Scores<T, H>(tiles, begin / kLanes, (end + kLanes - 1) / kLanes, q, s.head_dim, read_ahead, scores);
-  for (int h = 0; h < H; ++h) Soften(s, begin, end, scores + h * kKvBlock, highest + h, sums + h);
+  const int first = begin / kLanes, last = (end + kLanes - 1) / kLanes;
+  Scores<T, H>(tiles, first, last, q, q_scales, s.head_dim, read_ahead, scores);
+  for (int h = 0; h < H; ++h) {
+    float* weights = scores + h * kKvBlock;
+    Soften(s, begin, end, weights, highest + h, sums + h);
+    if constexpr (T == Type::kInt8)
+      for (int tile = first; tile < last; ++tile) Store(weights + tile * kLanes, Load(weights + tile * kLanes) * Load(tiles.v_scale[tile]));
+  }
   Weigh<T, H>(tiles, begin, end, scores, s.head_dim, out);
 }
 
 // One row and one KV head over tokens [begin, end) of a block, into a fresh state.
 template <Type T>
 void AttendBlock(const AttentionShape& s, const Tiles<typename Kv<T>::Element>& tiles, int begin, int end,
-                 const typename Kv<T>::Element* q, bool read_ahead, float* state) {
+                 const typename Kv<T>::Query* q, const float* q_scales, bool read_ahead, float* state) {
   const int64_t group = s.group();
   float* out = state + s.state_floats() - group * s.head_dim;
   for (int64_t h = 0; h < group;) {
     const int64_t left = group - h;
     const auto run = [&](auto count) {
       constexpr int kHeads = decltype(count)::value;
-      AttendHeads<T, kHeads>(s, tiles, begin, end, q + h * s.head_dim, read_ahead && h == 0, state + h, state + group + h, out + h * s.head_dim);
+      AttendHeads<T, kHeads>(s, tiles, begin, end, q + h * s.head_dim, q_scales + h, read_ahead && h == 0, state + h, state + group + h,
+                             out + h * s.head_dim);
       h += kHeads;
     };
     if constexpr (kMaxHeads >= 8) {
@@ -189,33 +159,47 @@ inline void Merge(const AttentionShape& s, float* state, const float* later) {
   }
 }
 
+// Tiles of the block that starts at token `start`; those it does not have are its first.
+template <Type T>
+Tiles<typename Kv<T>::Element> TilesOf(const AttentionShape& s, const QueryRows& rows, int64_t start) {
+  using Element = typename Kv<T>::Element;
+  const int64_t total = rows.visible + rows.rows - 1;
+  const int64_t reach = start + 2 * kKvBlock < total ? start + 2 * kKvBlock : total;  // pages behind it are not ours to look at
+  Tiles<Element> tiles;
+  for (int i = 0; i < 2 * kBlockTiles; ++i) {
+    const int64_t wanted = start + i * kLanes, token = wanted < reach ? wanted : start, tile = token % s.page_size / kLanes;
+    const char* k = rows.cache + rows.table[token / s.page_size] * s.page_bytes();
+    const char* v = k + s.part_bytes();
+    tiles.k[i] = reinterpret_cast<const Element*>(k) + tile * kLanes * s.head_dim;
+    if (i >= kBlockTiles) continue;
+    tiles.v[i] = reinterpret_cast<const Element*>(v) + tile * kLanes * s.head_dim;
+    if constexpr (T == Type::kInt8) {
+      tiles.k_scale[i] = reinterpret_cast<const float*>(k + s.part_values_bytes()) + tile * kLanes;
+      tiles.v_scale[i] = reinterpret_cast<const float*>(v + s.part_values_bytes()) + tile * kLanes;
+    } else {
+      tiles.k_scale[i] = tiles.v_scale[i] = nullptr;
+    }
+  }
+  return tiles;
+}
+
 template <Type T>
 void AttendTyped(const AttentionShape& s, const QueryRows& rows, int64_t begin, int64_t end, float* states) {
-  using Element = typename Kv<T>::Element;
-  const int64_t total = rows.visible + rows.rows - 1, tile_elements = kLanes * s.head_dim, size = s.state_floats();
-  const auto tile_at = [&](int64_t token) {
-    const auto* head = reinterpret_cast<const Element*>(rows.cache + rows.table[token / s.page_size] * s.page_bytes());
-    return head + token % s.page_size / kLanes * tile_elements;
-  };
+  const Queries<T> queries(s, rows);
+  const int64_t size = s.state_floats();
   alignas(64) float local[1024];
   float* later = size <= 1024 ? local : new float[size];
   bool held[kMaxQueryRows] = {};  // which rows have a state
   for (int64_t block = begin; block < end; ++block) {
     const int64_t start = block * kKvBlock;
-    Tiles<Element> tiles;
-    const int64_t reach = start + 2 * kKvBlock < total ? start + 2 * kKvBlock : total;  // pages behind it are not ours to look at
-    for (int i = 0; i < 2 * kBlockTiles; ++i) {
-      const int64_t token = start + i * kLanes;
-      tiles.k[i] = tile_at(token < reach ? token : start);
-      if (i < kBlockTiles) tiles.v[i] = tile_at(token < reach ? token : start) + s.page_size * s.head_dim;
-    }
+    const auto tiles = TilesOf<T>(s, rows, start);
     bool first_reader = true;
     for (int64_t r = 0; r < rows.rows; ++r) {
       const TokenRange seen = SeenInBlock(s, rows.visible + r, block);
       if (seen.begin >= seen.end) continue;
-      const auto* q = static_cast<const Element*>(rows.q) + r * rows.q_stride;
       float* state = states + r * size;
-      AttendBlock<T>(s, tiles, (int)(seen.begin - start), (int)(seen.end - start), q, first_reader, held[r] ? later : state);
+      AttendBlock<T>(s, tiles, (int)(seen.begin - start), (int)(seen.end - start), queries.values(r), queries.scales(r), first_reader,
+                     held[r] ? later : state);
       if (held[r]) Merge(s, state, later);
       held[r] = true;
       first_reader = false;
@@ -225,7 +209,8 @@ void AttendTyped(const AttentionShape& s, const QueryRows& rows, int64_t begin, 
 }
 
 inline void Attend(const AttentionShape& s, const QueryRows& rows, int64_t begin, int64_t end, float* states) {
-  if (s.type == Type::kBf16) AttendTyped<Type::kBf16>(s, rows, begin, end, states);
+  if (s.kv == Type::kInt8) AttendTyped<Type::kInt8>(s, rows, begin, end, states);
+  else if (s.kv == Type::kBf16) AttendTyped<Type::kBf16>(s, rows, begin, end, states);
   else AttendTyped<Type::kF32>(s, rows, begin, end, states);
 }
 
@@ -245,29 +230,6 @@ void FinishTyped(const AttentionShape& s, const float* states, int64_t rows, voi
 inline void Finish(const AttentionShape& s, const float* states, int64_t rows, void* out) {
   if (s.type == Type::kBf16) FinishTyped<Type::kBf16>(s, states, rows, out);
   else FinishTyped<Type::kF32>(s, states, rows, out);
-}
-
-template <Type T>
-void WriteTyped(const AttentionShape& s, char* cache, const void* k, const void* v, int64_t stride, const int32_t* slots, int64_t begin, int64_t end) {
-  using Element = typename Kv<T>::Element;
-  constexpr int kDims = Kv<T>::kDims;
-  for (int64_t t = begin; t < end; ++t) {
-    if (slots[t] < 0) continue;
-    const int64_t offset = slots[t] % s.page_size;
-    for (int64_t h = 0; h < s.num_kv_heads; ++h) {
-      auto* head = reinterpret_cast<Element*>(cache + slots[t] / s.page_size * s.page_bytes() + h * s.head_bytes());
-      const auto* from = static_cast<const Element*>(k) + t * stride + h * s.head_dim;
-      Element* to = head + offset / kLanes * kLanes * s.head_dim + offset % kLanes * kDims;
-      for (int64_t d = 0; d < s.head_dim; d += kDims) std::memcpy(to + d * kLanes, from + d, kDims * sizeof(Element));
-      from = static_cast<const Element*>(v) + t * stride + h * s.head_dim;
-      std::memcpy(head + (s.page_size + offset) * s.head_dim, from, s.head_dim * sizeof(Element));
-    }
-  }
-}
-
-inline void WriteKv(const AttentionShape& s, char* cache, const void* k, const void* v, int64_t stride, const int32_t* slots, int64_t begin, int64_t end) {
-  if (s.type == Type::kBf16) WriteTyped<Type::kBf16>(s, cache, k, v, stride, slots, begin, end);
-  else WriteTyped<Type::kF32>(s, cache, k, v, stride, slots, begin, end);
 }
 
 }  // namespace FL_ISA

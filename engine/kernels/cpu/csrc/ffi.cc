@@ -20,12 +20,16 @@ bool TypeOf(const ffi::AnyBuffer& buffer, Type* type) {
   return true;
 }
 
-// cache [P, K, 2, S * D], q [rows, H, D].
-ffi::Error ShapeOf(const ffi::AnyBuffer& cache, int64_t heads, int64_t head_dim, float scale, float soft_cap, int64_t window, AttentionShape* s) {
+// cache [P, K, 2, S * D] of the rows' type, or [P, K, 2, S * (D + 4)] int8; `rows` are q or k, any rank.
+ffi::Error ShapeOf(const ffi::AnyBuffer& cache, const ffi::AnyBuffer& rows, int64_t heads, int64_t head_dim, float scale, float soft_cap,
+                   int64_t window, AttentionShape* s) {
   const auto dims = cache.dimensions();
-  if (dims.size() != 4 || dims[2] != 2 || head_dim % 16 != 0) return Invalid("cache must be [P, K, 2, S * D], D a multiple of 16");
-  *s = {heads, dims[1], head_dim, dims[3] / head_dim, scale, soft_cap, window, Type::kF32};
-  if (!TypeOf(cache, &s->type)) return Invalid("cache must be bf16 or f32");
+  if (dims.size() != 4 || dims[2] != 2 || head_dim % 16 != 0 || head_dim > kMaxHeadDim)
+    return Invalid("cache must be [P, K, 2, S * D], D a multiple of 16 up to 256");
+  const bool is_int8 = cache.element_type() == ffi::DataType::S8;
+  *s = {heads, dims[1], head_dim, dims[3] / (head_dim + (is_int8 ? 4 : 0)), scale, soft_cap, window, Type::kF32, Type::kInt8};
+  if (!TypeOf(rows, &s->type)) return Invalid("rows must be bf16 or f32");
+  if (!is_int8 && (!TypeOf(cache, &s->kv) || s->kv != s->type)) return Invalid("cache must be int8, or of the type of its rows");
   if (s->page_size % 16 != 0 || heads % dims[1] != 0) return Invalid("page size must be a multiple of 16, H one of K");
   return ffi::Error::Success();
 }
@@ -93,9 +97,8 @@ ffi::Error KvWrite(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer k,
   AttentionShape s;
   const auto dims = k.dimensions();
   if (!kernels || dims.size() != 3) return Invalid("no such instruction set, or k not [T, K, D]");
-  if (ffi::Error error = ShapeOf(cache, dims[1], dims[2], 1, 0, 0, &s); error.failure()) return error;
-  if (k.element_type() != cache.element_type() || v.element_type() != cache.element_type() || s.num_kv_heads != dims[1])
-    return Invalid("k, v and cache differ in type or heads");
+  if (ffi::Error error = ShapeOf(cache, k, dims[1], dims[2], 1, 0, 0, &s); error.failure()) return error;
+  if (v.element_type() != k.element_type() || s.num_kv_heads != dims[1]) return Invalid("k, v and cache differ in type or heads");
   const int64_t tokens = dims[0], places = cache.dimensions()[0] * s.page_size;
   const int32_t* slot = slots.typed_data();
   if (std::any_of(slot, slot + tokens, [&](int32_t x) { return x >= places; })) return Invalid("slot outside the cache");
@@ -115,8 +118,7 @@ ffi::Error Decode(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer q, 
   AttentionShape s;
   const auto dims = q.dimensions();
   if (!kernels || dims.size() != 4 || dims[1] > kMaxQueryRows) return Invalid("no such instruction set, or q not [B, 1..16, H, D]");
-  if (ffi::Error error = ShapeOf(cache, dims[2], dims[3], scale, soft_cap, window, &s); error.failure()) return error;
-  if (q.element_type() != cache.element_type()) return Invalid("q and cache differ in type");
+  if (ffi::Error error = ShapeOf(cache, q, dims[2], dims[3], scale, soft_cap, window, &s); error.failure()) return error;
   std::vector<AttentionTask> tasks;
   if (ffi::Error error = DecodeTasks(s, tables, lengths, dims[1], cache.dimensions()[0], &tasks); error.failure()) return error;
   std::memset(out->untyped_data(), 0, out->size_bytes());  // rows without tokens
@@ -129,8 +131,7 @@ ffi::Error Prefill(ffi::ThreadPool pool, ffi::AnyBuffer cache, ffi::AnyBuffer q,
   AttentionShape s;
   const auto dims = q.dimensions();
   if (!kernels || dims.size() != 3) return Invalid("no such instruction set, or q not [T, H, D]");
-  if (ffi::Error error = ShapeOf(cache, dims[1], dims[2], scale, soft_cap, window, &s); error.failure()) return error;
-  if (q.element_type() != cache.element_type()) return Invalid("q and cache differ in type");
+  if (ffi::Error error = ShapeOf(cache, q, dims[1], dims[2], scale, soft_cap, window, &s); error.failure()) return error;
   const Layout layout = {tables, block_sequence, row_start, chunk_tokens, context_tokens};
   std::vector<AttentionTask> tasks;
   if (ffi::Error error = PrefillTasks(s, layout, 0, dims[0], cache.dimensions()[0], &tasks); error.failure()) return error;
@@ -224,8 +225,8 @@ ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
     if (!args.get<Ints>(i).has_value()) return Invalid("tables and lengths must be i32");
   const ffi::AnyBuffer first_cache = *args.get<ffi::AnyBuffer>(kStepBuffers + kLayerBuffers - 1);
   Step step;
-  if (ffi::Error error = ShapeOf(first_cache, num_heads, head_dim, scale, 0, window, &step.shape); error.failure()) return error;
-  if (hidden.element_type() != ffi::DataType::BF16 || step.shape.type != Type::kBf16) return Invalid("hidden state and cache must be bf16");
+  if (ffi::Error error = ShapeOf(first_cache, hidden, num_heads, head_dim, scale, 0, window, &step.shape); error.failure()) return error;
+  if (step.shape.type != Type::kBf16) return Invalid("hidden state must be bf16");
   ffi::AnyBuffer result = **rets.get<ffi::AnyBuffer>(0);
   step.rows = hidden.dimensions()[0];
   step.hidden = hidden.dimensions()[1];

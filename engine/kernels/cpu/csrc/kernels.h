@@ -6,21 +6,27 @@
 
 namespace fairlane {
 
-enum class Type : int { kBf16, kF32 };
+enum class Type : int { kBf16, kF32, kInt8 };
 
-inline int64_t Bytes(Type type) { return type == Type::kBf16 ? 2 : 4; }
+inline int64_t Bytes(Type type) { return type == Type::kBf16 ? 2 : type == Type::kF32 ? 4 : 1; }
+
+constexpr int64_t kMaxHeadDim = 256;
 
 // One layer's attention. A head's share of a page is K, then V: K in tiles of 16 tokens with the tokens in the lanes
-// (bf16: [S/16, D/2, 16, 2], f32: [S/16, D, 16]), V by token [S, D]. The cache is [P, K heads, 2, S * D].
+// (bf16: [S/16, D/2, 16, 2], f32: [S/16, D, 16], int8: [S/16, D/4, 16, 4]), V by token [S, D]. In int8 each of the two
+// ends with the f32 scales of its S tokens. The cache is [P, K heads, 2, a part's elements].
 struct AttentionShape {
   int64_t num_heads, num_kv_heads, head_dim, page_size;
   float scale;
   float soft_cap;  // 0: none
   int64_t window;  // 0: none
-  Type type;       // of q, of the cache and of the result
+  Type type;       // of q, of k and v as given, and of the result
+  Type kv;         // of the cache: `type`, or int8
 
   int64_t group() const { return num_heads / num_kv_heads; }
-  int64_t head_bytes() const { return 2 * page_size * head_dim * Bytes(type); }
+  int64_t part_values_bytes() const { return page_size * head_dim * Bytes(kv); }
+  int64_t part_bytes() const { return part_values_bytes() + (kv == Type::kInt8 ? page_size * (int64_t)sizeof(float) : 0); }
+  int64_t head_bytes() const { return 2 * part_bytes(); }
   int64_t page_bytes() const { return num_kv_heads * head_bytes(); }
   // A softmax state of one row and one KV head: maxima and sums of its query heads, then their weighted V.
   int64_t state_floats() const { return (2 * group() + 15) / 16 * 16 + group() * head_dim; }

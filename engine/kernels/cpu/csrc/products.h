@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
+#include "dots.h"
 #include "kernels.h"
-#include "simd.h"
+#include "quantize.h"
 
 namespace fairlane {
 namespace FL_ISA {
@@ -22,12 +23,6 @@ constexpr int kReadAhead = 24;  // steps of k; 6 KB of bf16
 constexpr int kReadAheadBlocks = 12;
 constexpr int kQuantBlock = 32;
 constexpr int kQuadsPerBlock = kQuantBlock / 4;
-
-FL_INLINE uint32_t Word(const void* p) {
-  uint32_t x;
-  std::memcpy(&x, p, 4);
-  return x;
-}
 
 template <int R, int C>
 void MultiplyBf16(const Weight& w, const Activations& x, int64_t group, int64_t row, int vector, float* out) {
@@ -138,22 +133,14 @@ inline void Multiply(const Weight& w, const Activations& x, int64_t group, int64
 inline void Quantize(WeightKind kind, const uint16_t* x, int64_t in, int8_t* q, float* scale, int32_t* sum) {
   const int64_t block = kind == WeightKind::kInt8 ? in : kQuantBlock;
   for (int64_t start = 0, at = 0; start < in; start += block, ++at) {
-    F16 top = Zero(), zeros = Zero();
-    for (int64_t k = start; k < start + block; k += kLanes) {
-      const F16 v = LoadBf16(x + k);
-      top = Max(Max(v, Zero() - v), top);
-      zeros = Fma(v, Zero(), zeros);  // stays zero while all is finite
-    }
-    const float highest = Highest(top);
-    const bool finite = Sum(zeros) == 0.0f;
-    const F16 inverse = Set(finite && highest > 0 ? 127.0f / highest : 0.0f);
+    const Grid grid = GridOf(LoadFrom(x + start), block, 127);
     I16 total = SetInt(0);
     for (int64_t k = start; k < start + block; k += kLanes) {
-      const I16 value = finite ? Round(LoadBf16(x + k) * inverse) : SetInt(0);
+      const I16 value = OnGrid(LoadBf16(x + k), grid);
       StoreBytes(q + k, value);
       total = total + value;
     }
-    scale[at] = finite ? highest / 127.0f : NAN;
+    scale[at] = grid.scale;
     sum[at] = Sum(total);
   }
 }

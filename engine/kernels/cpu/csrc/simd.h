@@ -1,6 +1,6 @@
 // Sixteen lanes of floats or integers on whatever the instruction set has: one 512-bit, two 256-bit or four 128-bit
 // registers. GCC's and Clang's vector extensions do the arithmetic on every target (64-bit Arm included); only the
-// instructions that they cannot name (fused multiply-add, bf16 and byte dot products) are written per set.
+// instructions that they cannot name (fused multiply-add here, dot products in dots.h) are written per set.
 //
 // This file is compiled once per instruction set inside the namespace FL_ISA. The build passes -ffp-contract=off:
 // what is fused is said here, so that two unrollings of one formula round alike (batch invariance rests on it).
@@ -40,6 +40,7 @@ typedef float vf __attribute__((vector_size(kBytes)));
 typedef int32_t vi __attribute__((vector_size(kBytes)));
 typedef uint32_t vu __attribute__((vector_size(kBytes)));
 typedef uint16_t vh __attribute__((vector_size(kBytes / 2)));
+typedef int16_t vs __attribute__((vector_size(kBytes / 2)));
 typedef int8_t vb __attribute__((vector_size(kBytes / 4)));
 
 #define FL_INLINE inline __attribute__((always_inline))
@@ -204,97 +205,29 @@ FL_INLINE void StoreBytes(int8_t* p, const I16& v) {
 #endif
 }
 
+FL_INLINE void StoreShorts(int16_t* p, const I16& v) {
+#if defined(FL_AVX512)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)v.r[0]));
+#else
+  FL_EACH {
+    const vs shorts = __builtin_convertvector(v.r[i], vs);
+    std::memcpy(p + i * kBytes / 4, &shorts, sizeof shorts);
+  }
+#endif
+}
+FL_INLINE F16 LoadBytes(const int8_t* p) {
+  I16 v;
+#if defined(FL_AVX512)
+  v.r[0] = (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(FL_AVX2)
+  FL_EACH v.r[i] = (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8 * i)));
+#else
+  FL_EACH v.r[i] = __builtin_convertvector(LoadRaw<vb>(p + i * kBytes / 4), vi);
+#endif
+  return ToFloat(v);
+}
+
 FL_INLINE I16 SetInt(int32_t x) { I16 v; FL_EACH v.r[i] = vi{} + x; return v; }
-
-// Pairs: 16 lanes of two neighbouring bf16 weights (64 bytes), dotted with one broadcast pair of activations.
-#if defined(FL_AVX512)
-struct PairW { __m512i bits; };
-struct PairX { __m512i bits; };
-FL_INLINE PairW LoadPairW(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
-FL_INLINE PairX SplatPair(uint32_t pair) { return {_mm512_set1_epi32((int)pair)}; }
-FL_INLINE F16 DotPair(const F16& acc, const PairW& w, const PairX& x) {
-  F16 f;
-  f.r[0] = _mm512_dpbf16_ps(acc.r[0], (__m512bh)w.bits, (__m512bh)x.bits);
-  return f;
-}
-#else
-struct PairW { vf low[kRegs], high[kRegs]; };
-struct PairX { vf low, high; };
-FL_INLINE PairW LoadPairW(const uint16_t* p) {
-  PairW w;
-  FL_EACH {
-    const vu bits = LoadRaw<vu>(p + i * kBytes / 2);
-    w.low[i] = (vf)(bits << 16);
-    w.high[i] = (vf)(bits & 0xffff0000u);
-  }
-  return w;
-}
-FL_INLINE PairX SplatPair(uint32_t pair) { return {Splat(Bf16ToFloat((uint16_t)pair)), Splat(Bf16ToFloat((uint16_t)(pair >> 16)))}; }
-FL_INLINE F16 DotPair(const F16& acc, const PairW& w, const PairX& x) {
-  F16 f;
-  FL_EACH f.r[i] = Fma(w.high[i], x.high, Fma(w.low[i], x.low, acc.r[i]));
-  return f;
-}
-#endif
-
-// Quads: 16 lanes of four unsigned bytes (64 bytes), dotted with four broadcast signed bytes. Exact in every set.
-#if defined(FL_AVX512)
-struct QuadW { __m512i bits; };
-struct QuadX { __m512i bits; };
-FL_INLINE QuadX SplatQuad(uint32_t quad) { return {_mm512_set1_epi32((int)quad)}; }
-FL_INLINE I16 DotQuad(const I16& acc, const QuadW& w, const QuadX& x) {
-  I16 v;
-  v.r[0] = (vi)_mm512_dpbusd_epi32((__m512i)acc.r[0], w.bits, x.bits);
-  return v;
-}
-FL_INLINE QuadW LoadQuadW(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-FL_INLINE void LoadNibbles(const uint8_t* p, QuadW* low, QuadW* high) {
-  const __m512i bits = _mm512_loadu_si512(p), mask = _mm512_set1_epi8(15);
-  low->bits = _mm512_and_si512(bits, mask);
-  high->bits = _mm512_and_si512(_mm512_srli_epi16(bits, 4), mask);
-}
-#else
-struct QuadW { vu bits[kRegs]; };
-FL_INLINE QuadW LoadQuadW(const uint8_t* p) { QuadW w; FL_EACH w.bits[i] = LoadRaw<vu>(p + i * kBytes); return w; }
-FL_INLINE void LoadNibbles(const uint8_t* p, QuadW* low, QuadW* high) {
-  FL_EACH {
-    const vu bits = LoadRaw<vu>(p + i * kBytes);
-    low->bits[i] = bits & 0x0f0f0f0fu;
-    high->bits[i] = (bits >> 4) & 0x0f0f0f0fu;
-  }
-}
-#if defined(FL_AVX2)
-struct QuadX { __m256i even, odd; };  // bytes 0 and 2, 1 and 3, widened to 16 bits
-FL_INLINE QuadX SplatQuad(uint32_t quad) {
-  const __m256i x = _mm256_set1_epi32((int)quad);
-  return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
-}
-FL_INLINE I16 DotQuad(const I16& acc, const QuadW& w, const QuadX& x) {
-  I16 v;
-  FL_EACH {
-    const __m256i bits = (__m256i)w.bits[i];
-    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(bits, _mm256_set1_epi16(255)), x.even);
-    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(bits, 8), x.odd);
-    v.r[i] = acc.r[i] + (vi)_mm256_add_epi32(even, odd);
-  }
-  return v;
-}
-#else
-struct QuadX { int32_t x[4]; };
-FL_INLINE QuadX SplatQuad(uint32_t quad) {
-  return {{(int8_t)quad, (int8_t)(quad >> 8), (int8_t)(quad >> 16), (int8_t)(quad >> 24)}};
-}
-FL_INLINE I16 DotQuad(const I16& acc, const QuadW& w, const QuadX& x) {
-  I16 v;
-  FL_EACH {
-    const vu bits = w.bits[i];
-    v.r[i] = acc.r[i] + (vi)(bits & 255u) * x.x[0] + (vi)((bits >> 8) & 255u) * x.x[1] + (vi)((bits >> 16) & 255u) * x.x[2] +
-             (vi)(bits >> 24) * x.x[3];
-  }
-  return v;
-}
-#endif
-#endif
 
 }  // namespace FL_ISA
 }  // namespace fairlane
