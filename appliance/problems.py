@@ -182,9 +182,15 @@ def _on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Respons
     return respond(Problem(500, _body(f"internal error{named}; the server's log has the cause", "server_error", "internal_error")))
 
 
+def _on_nesting(request: Request[Any, Any, Any], error: RecursionError) -> Response[ErrorBody]:
+    """Only reading a body recurses as deep as a client likes."""
+    return respond(Problem(400, _body("the request can not be read: its JSON is nested too deeply", "invalid_request_error", _CODES[400])))
+
+
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request[Any, Any, Any], Any], Response[ErrorBody]]] = {
     ApplianceError: _on_appliance_error,
     HTTPException: _on_litestar_error,
+    RecursionError: _on_nesting,
     Exception: _on_unexpected,
 }
 

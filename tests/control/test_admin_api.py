@@ -153,3 +153,12 @@ async def test_a_write_by_another_process_is_followed_by_the_next_poll(client, s
     with pytest.raises(Unauthenticated, match="revoked"):
         other.directory.authenticate(key["key"], None)
     await other.close()
+
+
+async def test_an_end_of_time_beyond_utc_and_endless_nesting_are_refused(client):
+    body = {"name": "k", "scopes": ["inference"], "expires_at": "9999-12-31T23:59:59-14:00"}
+    refused = await client.post("/api/v1/tenants/default/keys", json=body)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "expires_at"
+    nested = b'{"slug": "acme", "overrides": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001
+    refused = await client.post("/api/v1/tenants", content=nested, headers={"content-type": "application/json"})
+    assert refused.status_code == 400 and "nested" in refused.json()["error"]["message"]

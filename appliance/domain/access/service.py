@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -49,6 +49,11 @@ def check_key_spec(
         raise Invalid(f"a key without scopes can do nothing; choose from {', '.join(known)}", param="scopes")
     if expires_at is not None and expires_at.tzinfo is None:
         raise Invalid("expires_at needs a time zone, for example 2030-01-31T12:00:00Z", param="expires_at")
+    if expires_at is not None:
+        try:
+            expires_at = expires_at.astimezone(UTC)
+        except OverflowError as error:
+            raise Invalid(f"expires_at is {expires_at.isoformat()}, which UTC can not express", param="expires_at") from error
     if expires_at is not None and expires_at <= now:
         raise Invalid(f"expires_at is {expires_at.isoformat()}, which has passed", param="expires_at")
     return KeySpec(name.strip(), chosen, tuple(dict.fromkeys(models)), tuple(dict.fromkeys(lanes)), expires_at)
