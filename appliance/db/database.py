@@ -25,6 +25,9 @@ CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
 RETRY_AFTER_S = 2.0
 
+DAMAGED_ERRORS = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
+DAMAGED = "the database file is damaged: restore a backup of it, or move it away to start with an empty one (keys and tenants are lost)"
+
 JSON_CODEC: dict[str, Any] = {
     "json_serializer": lambda value: msgspec.json.encode(value).decode(),
     "json_deserializer": msgspec.json.decode,
@@ -75,13 +78,24 @@ def _lost_as_unavailable() -> Iterator[None]:
         if isinstance(error, DBAPIError) and not _is_lost(error):
             raise
         log.warning("database_unavailable", error=str(error).partition("\n")[0])
-        raise Unavailable("the database does not answer", reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
+        message = DAMAGED if _sqlite_error(error).startswith(DAMAGED_ERRORS) else "the database does not answer"
+        raise Unavailable(message, reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
 
 
 def _is_lost(error: DBAPIError) -> bool:
     """Whether the database is at fault, and not the statement (which SQLite calls an operational error, too)."""
-    of_the_statement = getattr(error.orig, "sqlite_errorname", "") == "SQLITE_ERROR"
-    return error.connection_invalidated or (isinstance(error, OperationalError | InterfaceError) and not of_the_statement)
+    name = _sqlite_error(error)
+    of_the_statement = name == "SQLITE_ERROR"
+    return (
+        error.connection_invalidated
+        or name.startswith(DAMAGED_ERRORS)
+        or (isinstance(error, OperationalError | InterfaceError) and not of_the_statement)
+    )
+
+
+def _sqlite_error(error: Exception) -> str:
+    """SQLite's own name of an error; empty for any other."""
+    return getattr(getattr(error, "orig", None), "sqlite_errorname", "")
 
 
 def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
