@@ -50,14 +50,15 @@ SETTLE_S = 1.0
 
 
 def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
-    """Run the appliance until SIGTERM or SIGINT. The exit status: 0, or 1 after a message that says what to do."""
+    """Run the appliance until SIGTERM or SIGINT. The exit status: 0, or after a message that says what to do 2 where a setting
+    is impossible, else 1."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time; else the library complains at each engine's start
     set_up_logs(settings.log_level, settings.log_format, sys.stderr)
     try:
         uvloop.run(_serve(settings, engine_command))
     except (StartFailed, PortTaken, PrefixFileError, SettingsError, SchemaError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1
+        return 2 if isinstance(error, SettingsError) or (isinstance(error, StartFailed) and error.is_setting) else 1
     except ApplianceError as error:
         print(f"error: {error.message}", file=sys.stderr, flush=True)
         return 1
@@ -165,9 +166,10 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
     draining: list[asyncio.Task[None]] = []
 
     def on_signal() -> None:
-        if draining:
-            house.server.force_exit = house.server.should_exit = True  # the second signal: at once
-        draining.append(asyncio.create_task(_drain(house, settings.shutdown_grace_s)))
+        # the second signal ends the grace time, the third everything
+        if len(draining) > 1:
+            house.server.force_exit = house.server.should_exit = True
+        draining.append(asyncio.create_task(_drain(house, 0.0 if draining else settings.shutdown_grace_s)))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)

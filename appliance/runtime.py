@@ -169,8 +169,7 @@ class Runtime:
             self._telemetry.note_load(heartbeat.load)
 
     def _on_fatal(self, fatal: Fatal) -> None:
-        self.fatal = fatal
-        log.error("engine_fatal", kind=fatal.kind, message=fatal.message)
+        self.fatal = fatal  # the supervisor says it, once
 
     def _on_lost(self, lost: asyncio.Event, reason: str) -> None:
         lost.set()

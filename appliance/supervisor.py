@@ -35,7 +35,11 @@ LAST_WORDS_S = 2.0
 
 
 class StartFailed(Exception):
-    """The engine can not be started; the message says why and what to do."""
+    """The engine can not be started; the message says why and what to do. `is_setting`: a setting is impossible."""
+
+    def __init__(self, message: str, *, is_setting: bool = False) -> None:
+        super().__init__(message)
+        self.is_setting = is_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Supervisor:
             reason = fatal.message if fatal else f"the engine ended with {describe_exit(end.exit_code)}"
             at_fault = end.exit_code == EXIT_AT_FAULT or (fatal is not None and fatal.kind in AT_FAULT_KINDS)
             if not was_ever_ready and (at_fault or num_failures >= MAX_FAILED_STARTS):
-                raise StartFailed(reason)
+                raise StartFailed(reason, is_setting=fatal is not None and fatal.kind == "ConfigError")
             wait_s = backoff_s(num_failures)
             log.error("engine_ended", reason=reason, restart_in_s=wait_s)
             await asyncio.sleep(wait_s)

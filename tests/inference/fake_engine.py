@@ -212,6 +212,9 @@ async def _serve(sock: socket.socket, config: EngineConfig) -> None:
     if config.model == "broken":
         engine.send(Fatal("ModelError", "this model is broken: choose another with --model"))
         os._exit(1)
+    if config.model == "misconfigured":
+        engine.send(Fatal("ConfigError", "max_num_seqs is 0: give at least 1"))
+        os._exit(1)
     engine.become_ready(config.export_dir)
     while not gone.is_set():
         engine.send(Heartbeat(engine.load()))

@@ -148,11 +148,29 @@ def test_a_stream_longer_than_the_grace_time_ends_with_an_error_event(tmp_path: 
         assert served.process.wait(10) == 0
 
 
+def test_a_second_sigterm_ends_the_grace_time_and_streams_still_hear_why(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as served:
+        lines = served.stream(2_000)
+        next(lines)
+        served.process.send_signal(signal.SIGTERM)
+        until(lambda: served.ready() == (503, "draining"), served.log)
+        served.process.send_signal(signal.SIGTERM)
+        rest = list(lines)
+        assert "event: error" in rest and any('"code":"draining"' in line for line in rest)
+        assert served.process.wait(10) == 0
+
+
 def test_a_model_at_fault_ends_the_server_with_its_message_and_no_loop(tmp_path: Path, export: Path) -> None:
     served = start(tmp_path, export, "model=broken")
     assert served.process.wait(30) == 1
-    assert "error: this model is broken: choose another with --model" in served.log()
+    assert served.log().count("this model is broken: choose another with --model") == 1
     assert len(served.engine_pids()) == 1
+
+
+def test_an_impossible_setting_of_the_engine_ends_with_the_exit_status_of_usage(tmp_path: Path, export: Path) -> None:
+    served = start(tmp_path, export, "model=misconfigured")
+    assert served.process.wait(30) == 2
+    assert "error: max_num_seqs is 0: give at least 1" in served.log()
 
 
 def test_a_port_in_use_is_said_in_words(tmp_path: Path, export: Path) -> None:
