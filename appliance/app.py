@@ -17,7 +17,7 @@ from appliance.domain.inference.service import InferenceService
 from appliance.domain.system.api_page import describe_bodies, openapi_config
 from appliance.domain.system.controller import SystemController
 from appliance.domain.system.health import Health
-from appliance.problems import EXCEPTION_HANDLERS, REQUEST_ID_STATE
+from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST_ID_STATE
 from appliance.telemetry.hub import Telemetry
 
 
@@ -84,11 +84,12 @@ class Envelope:
         state = scope.setdefault("state", {})
         state[REQUEST_ID_STATE] = request_id
         state[RECEIVED_STATE] = self._clock_ns()
-        header = (b"x-request-id", request_id.encode())
+        headers: list[tuple[bytes, bytes]] = [(b"x-request-id", request_id.encode())]
+        state[ANSWER_HEADERS_STATE] = headers
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], header]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         await self._app(scope, receive, send_named)

@@ -137,7 +137,7 @@ def _build(
     telemetry = Telemetry(CollectorRegistry())
     runtime = Runtime(control.directory, gate, backend, telemetry, prefixes, watchers)
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
-    admission = Admission(gate, settings.max_queue_depth)
+    admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s)
     parts = Parts(
         inference=InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random()),
         health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),

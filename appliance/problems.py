@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 REQUEST_ID_STATE = "request_id"
 """Key of the request's id in the ASGI scope's `state`."""
+ANSWER_HEADERS_STATE = "answer_headers"
+"""Key of the ASGI scope's `state`: a list of headers that every answer to the request gets, also a refusal."""
 MAX_RETRY_AFTER_S = 120
 """The OpenAI client ignores longer ones."""
 

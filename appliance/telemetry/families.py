@@ -16,6 +16,8 @@ REJECTIONS = (
     "rate_requests", "rate_tokens", "concurrency", "budget", "predicted_late", "queue_full", "queue_timeout", "too_long",
     "warming_up", "draining", "engine_down", "invalid",
 )  # fmt: skip
+SHADOW_REASONS = ("rate_requests", "rate_tokens", "concurrency", "budget", "queue_full", "queue_timeout", "too_long")
+"""Own limits of a tenant."""
 STAGES = ("queue", "prefill", "decode")
 CAUSES = ("disconnect", "slow_reader", "admin", "deadline")
 DIRECTIONS = ("prompt", "cached", "generated")
@@ -47,6 +49,12 @@ class Family:
 
 REQUESTS = Family("requests", "counter", "Requests by their one outcome.", (*REQUEST_LABELS, "outcome"))
 REJECTED = Family("rejections", "counter", "Requests refused, by reason.", (*REQUEST_LABELS, "reason"))
+SHADOWED = Family(
+    "shadow_rejections",
+    "counter",
+    "Requests admitted in shadow mode, by the own limit that would have refused.",
+    (*REQUEST_LABELS, "reason"),
+)
 CANCELLED = Family(
     "cancellations", "counter", "Requests cancelled, by the stage they were in and the cause.", (*REQUEST_LABELS, "stage", "cause")
 )
@@ -72,6 +80,6 @@ STARTUP = Family("startup_seconds", "gauge", "How long each phase of the engine'
 BACKEND = Family("kernel_backend_info", "gauge", "1 for the attention backend in use.", (*ENGINE_LABELS, "backend"))
 
 FAMILIES = (
-    REQUESTS, REJECTED, CANCELLED, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
+    REQUESTS, REJECTED, SHADOWED, CANCELLED, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
     RUNNING, QUEUED, KV_PAGES, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, COMPILES, STEP, STARTUP, BACKEND,
 )  # fmt: skip

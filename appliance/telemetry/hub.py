@@ -1,5 +1,7 @@
 """All telemetry of a process in one place: what happens is told to it, what was is read from it."""
 
+from collections.abc import Callable
+
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry
@@ -21,6 +23,8 @@ class Telemetry:
         self.requests = RequestMetrics(registry)
         self.engine = EngineMetrics(registry, engine_id)
         self.ledger = StepLedger()
+        self.record_usage: Callable[[RequestReport], None] = lambda report: None
+        """Takes each settled request; set by whoever keeps the books."""
 
     def note_ready(self, ready: Ready) -> None:
         self.requests.bind(ready.card.model_id, ready.card.quantization, ready.device)
@@ -38,6 +42,7 @@ class Telemetry:
     def settle(self, report: RequestReport) -> None:
         """A request ended: count it and write its one log line, which holds no text of the request."""
         self.requests.observe(report)
+        self.record_usage(report)
         write = log.warning if report.outcome is Outcome.FAILED else log.info
         write("request", **_log_fields(report))
 
@@ -61,6 +66,7 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
         "status": report.status,
         "error": report.error_code,
         "rejection": report.rejection,
+        "shadowed": report.shadowed,
         "stage": report.stage,
         "cause": report.cause,
         "streamed": report.streamed,

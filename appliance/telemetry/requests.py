@@ -27,12 +27,16 @@ class RequestReport:
     route: str
     tenant_id: str
     """Empty where the key was refused."""
+    key_id: str = ""
+    """As `tenant_id`."""
     lane: str
     outcome: Outcome
     status: int
     """HTTP status of the answer; 499 where the client had gone, 200 where a stream failed on its way."""
     error_code: str = ""
     rejection: str = ""
+    shadowed: str = ""
+    """The own limit that would have refused it, but for shadow mode."""
     stage: str = ""
     cause: str = ""
     streamed: bool = False
@@ -56,6 +60,7 @@ class _Counters:
     def __init__(self, metrics: "RequestMetrics", labels: tuple[str, ...]) -> None:
         self.outcome = {value: metrics.requests.labels(*labels, value) for value in f.OUTCOMES}
         self.rejection = {value: metrics.rejections.labels(*labels, value) for value in f.REJECTIONS}
+        self.shadowed = {value: metrics.shadow_rejections.labels(*labels, value) for value in f.SHADOW_REASONS}
         self.tokens = {value: metrics.tokens.labels(*labels, value) for value in f.DIRECTIONS}
         self.cancellation = {(s, c): metrics.cancellations.labels(*labels, s, c) for s in f.STAGES for c in f.CAUSES}
 
@@ -78,6 +83,7 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = counter(registry, f.REQUESTS)
         self.rejections = counter(registry, f.REJECTED)
+        self.shadow_rejections = counter(registry, f.SHADOWED)
         self.cancellations = counter(registry, f.CANCELLED)
         self.tokens = counter(registry, f.TOKENS)
         self.ttft = histogram(registry, f.TTFT)
@@ -124,6 +130,8 @@ class RequestMetrics:
         counters.outcome[report.outcome.value].inc()
         if report.rejection:
             counters.rejection[report.rejection].inc()
+        if report.shadowed:
+            counters.shadowed[report.shadowed].inc()
         if report.outcome is Outcome.REJECTED:
             return
         if report.cause:
@@ -161,7 +169,7 @@ class RequestMetrics:
         for cache in (self._counters, self._times):
             for key in [key for key in cache if key[1] == tenant_id]:
                 del cache[key]
-        families = (self.requests, self.rejections, self.cancellations, self.tokens, self.ttft)
+        families = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.tokens, self.ttft)
         for family in (*families, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.request):
             family.remove_by_labels({"tenant": tenant_id})
 

@@ -70,6 +70,8 @@ class FakeEngine(asyncio.Protocol):
     running: dict[int, _Row] = field(default_factory=dict[int, _Row])
     queued: dict[int, _Row] = field(default_factory=dict[int, _Row])
     num_steps: int = 0
+    query_tokens: int = 0
+    hit_tokens: int = 0
     on_lost: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
@@ -92,6 +94,8 @@ class FakeEngine(asyncio.Protocol):
             match message:
                 case Submit():
                     self.submits.append(message)
+                    self.query_tokens += len(message.prompt)
+                    self.hit_tokens += len(message.prompt) // 16 * 16
                     self.queued[message.sequence_id] = _Row(message, self.answer(message))
                 case Abort(sequence_ids):
                     self._abort(sequence_ids)
@@ -187,15 +191,15 @@ class FakeEngine(asyncio.Protocol):
     def load(self) -> Load:
         return Load(
             time_ns=time.monotonic_ns(),
-            last_sequence_id=max((submit.sequence_id for submit in self.submits), default=0),
+            last_sequence_id=self.submits[-1].sequence_id if self.submits else 0,
             running=dict(Counter(row.submit.lane for row in self.running.values())),
             queued=dict(Counter(row.submit.lane for row in self.queued.values())),
             oldest_queued_ns=0,
             pages_free=self.card.num_pages - len(self.running),
             pages_used=len(self.running),
             pages_cached=0,
-            prefix_query_tokens=sum(len(submit.prompt) for submit in self.submits),
-            prefix_hit_tokens=sum(len(submit.prompt) // 16 * 16 for submit in self.submits),
+            prefix_query_tokens=self.query_tokens,
+            prefix_hit_tokens=self.hit_tokens,
         )
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.domain.access.principal import Principal, Scope
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, decide
 from appliance.domain.admission.gate import Gate, GateState
 from appliance.domain.admission.service import Admission
@@ -12,6 +13,10 @@ from appliance.errors import Forbidden, OverOwnLimit, Unavailable
 from engine.wire import TenantPolicy
 
 POLICY = TenantPolicy(tenant_id="t", max_concurrency=2)
+
+
+def caller(policy: TenantPolicy = POLICY) -> Principal:
+    return Principal(policy.tenant_id, f"key_{policy.tenant_id}", frozenset({Scope.INFERENCE}), policy, frozenset(), frozenset())
 
 
 def lane(
@@ -75,13 +80,13 @@ def test_tickets_count_in_flight_until_closed_and_waiting_until_started() -> Non
     gate = Gate()
     admission = Admission(gate, max_queue_depth=2)
     with pytest.raises(Unavailable):
-        admission.enter(POLICY)
+        admission.enter(caller())
     gate.open()
-    first, second = admission.enter(POLICY), admission.enter(POLICY)
+    first, second = admission.enter(caller()), admission.enter(caller())
     with pytest.raises(OverOwnLimit):
-        admission.enter(POLICY)
+        admission.enter(caller())
     with pytest.raises(Unavailable):
-        admission.enter(TenantPolicy(tenant_id="u"))
+        admission.enter(caller(TenantPolicy(tenant_id="u")))
     first.start()
     first.start()
     assert (admission.num_waiting, admission.num_in_flight) == (1, 2)

@@ -18,6 +18,19 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Ceilings of rate and budget; None is "no limit". Tokens count prompt plus output; days and months are UTC's."""
+
+    rpm: int | None = None
+    tpm: int | None = None
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """An authenticated caller of an inference route. `policy` is the tenant's effective SLA at this moment."""
 
@@ -30,6 +43,8 @@ class Principal:
     """Models the key may use; empty means all."""
     lanes: frozenset[str]
     """Lanes the key may ask for; empty means the tenant's."""
+    limits: Limits = NO_LIMITS
+    """The key's own, beneath the tenant's."""
 
     @property
     def cache_salt(self) -> str:

@@ -1,5 +1,6 @@
 """Reading and writing API keys. The raw key leaves `create_key` once and is nowhere else."""
 
+import dataclasses
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.db.base import utc_now
 from appliance.domain.access.keys import digest_key, last4, new_key, visible_prefix
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import Scope
+from appliance.domain.access.principal import NO_LIMITS, Limits, Scope
 from appliance.errors import Invalid, NotFound
 
 MAX_NAME_CHARS = 200
@@ -27,10 +28,17 @@ class KeySpec:
     models: tuple[str, ...] = ()
     lanes: tuple[str, ...] = ()
     expires_at: datetime | None = None
+    limits: Limits = NO_LIMITS
 
 
 def check_key_spec(
-    name: str, scopes: Iterable[str], models: Iterable[str], lanes: Iterable[str], expires_at: datetime | None, now: datetime
+    name: str,
+    scopes: Iterable[str],
+    models: Iterable[str],
+    lanes: Iterable[str],
+    expires_at: datetime | None,
+    now: datetime,
+    limits: Limits = NO_LIMITS,
 ) -> KeySpec:
     """A key's specification from outside. Raises `Invalid`, naming the field and what is allowed."""
     if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
@@ -56,7 +64,7 @@ def check_key_spec(
             raise Invalid(f"expires_at is {expires_at.isoformat()}, which UTC can not express", param="expires_at") from error
     if expires_at is not None and expires_at <= now:
         raise Invalid(f"expires_at is {expires_at.isoformat()}, which has passed", param="expires_at")
-    return KeySpec(name.strip(), chosen, tuple(dict.fromkeys(models)), tuple(dict.fromkeys(lanes)), expires_at)
+    return KeySpec(name.strip(), chosen, tuple(dict.fromkeys(models)), tuple(dict.fromkeys(lanes)), expires_at, limits)
 
 
 async def create_key(
@@ -75,6 +83,7 @@ async def create_key(
         models=list(spec.models),
         lanes=list(spec.lanes),
         expires_at=spec.expires_at,
+        **dataclasses.asdict(spec.limits),
     )
     session.add(row)
     await session.flush()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hmac import compare_digest
 
 from appliance.domain.access.keys import MAX_KEY_CHARS, digest_key, masked
-from appliance.domain.access.principal import Principal, Scope
+from appliance.domain.access.principal import NO_LIMITS, Limits, Principal, Scope
 from appliance.errors import Forbidden, Unauthenticated
 from engine.wire import TenantPolicy
 
@@ -23,6 +23,7 @@ class KeyRecord:
     grace_until_s: float | None = None
     """Set by a rotation: the old key works until then."""
     disabled: bool = False
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class AccessSnapshot:
         if needs not in key.scopes and not (needs is Scope.INFERENCE and Scope.GATEWAY in key.scopes):
             raise Forbidden(f"this key lacks the scope {needs.value!r}; it has {_listed(key.scopes)}", code="missing_scope")
         tenant_id = self._tenant(key, tenant_header)
-        return Principal(tenant_id, key.key_id, key.scopes, self.policies[tenant_id], key.models, key.lanes)
+        return Principal(tenant_id, key.key_id, key.scopes, self.policies[tenant_id], key.models, key.lanes, key.limits)
 
     def authenticate_admin(self, raw_key: str | None, now_s: float, needs: Scope) -> Admin:
         """The caller of an admin route: the bootstrap token, or a key with the scope. Raises as `authenticate`.

@@ -1,19 +1,41 @@
 """May a request enter? Pure: what is known goes in, a named answer comes out."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from appliance.domain.access.principal import Limits
 from engine.wire import TenantPolicy
 
 RETRY_AFTER_S = 1.0
 """A place in flight, or in the queue, comes free about once a request."""
+MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Requests in the house: of the asking tenant, and of all tenants those that wait for their first step."""
+    """Requests in the house: of the asking tenant in flight and waiting, and of all tenants those that wait for their first step."""
 
     tenant_in_flight: int
     waiting: int
+    tenant_waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What an owner of limits has in use at a moment: of a minute's requests and tokens, of a day's and a month's tokens.
+
+    Reservations of requests in flight count as used.
+    """
+
+    owner: str
+    limits: Limits
+    requests: float = 0.0
+    tokens: float = 0.0
+    today: int = 0
+    this_month: int = 0
+    day_left_s: float = 0.0
+    month_left_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +53,92 @@ class Reject:
     own_limit: bool
 
 
-def decide(policy: TenantPolicy, occupancy: Occupancy, max_queue_depth: int) -> Admit | Reject:
-    """The tenant's own ceiling first, then the room there is."""
-    if policy.max_concurrency is not None and occupancy.tenant_in_flight >= policy.max_concurrency:
-        return Reject(
-            "concurrency",
-            f"tenant {policy.tenant_id!r} has {occupancy.tenant_in_flight} requests in flight; its tier allows {policy.max_concurrency}",
-            RETRY_AFTER_S,
-            own_limit=True,
-        )
+def decide(
+    policy: TenantPolicy, occupancy: Occupancy, max_queue_depth: int, standings: Sequence[Standing] = (), tokens: int = 0
+) -> Admit | Reject:
+    """The tenant's own ceilings first, those of its key with them, then the room there is.
+
+    `tokens` is the most the request may use: its prompts and the longest outputs it may get.
+    """
+    own = own_limit(policy, occupancy, standings, tokens)
+    if own is not None:
+        return own
     if occupancy.waiting >= max_queue_depth:
-        return Reject(
-            "queue_full",
-            f"{occupancy.waiting} requests are waiting, the limit is {max_queue_depth}: try again shortly",
-            RETRY_AFTER_S,
-            own_limit=False,
-        )
+        message = f"{occupancy.waiting} requests are waiting, the limit is {max_queue_depth}: try again shortly"
+        return Reject("queue_full", message, RETRY_AFTER_S, own_limit=False)
     return Admit()
+
+
+def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[Standing], tokens: int) -> Reject | None:
+    """The first own ceiling in the way. Budgets come first: a client that waits for a rate would wait in vain."""
+    for check in (_over_budget, _over_requests):
+        for standing in standings:
+            if rejected := check(standing):
+                return rejected
+    for standing in standings:
+        if rejected := _over_tokens(standing, tokens):
+            return rejected
+    if policy.max_concurrency is not None and occupancy.tenant_in_flight >= policy.max_concurrency:
+        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_in_flight} requests in flight; its limit is {policy.max_concurrency}"
+        return Reject("concurrency", message, RETRY_AFTER_S, own_limit=True)
+    # with nobody waiting at all a request does not queue, so that a limit of 0 means "no queue" and not "no requests"
+    if policy.max_queued is not None and occupancy.waiting and occupancy.tenant_waiting >= policy.max_queued:
+        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_waiting} requests waiting; its limit is {policy.max_queued}"
+        return Reject("queue_full", message, RETRY_AFTER_S, own_limit=True)
+    return None
+
+
+def _over_budget(standing: Standing) -> Reject | None:
+    """A budget is spent when use and reservations reach it; the last request may overdraw it, so the overdraft is one request's."""
+    for name, budget, used, left_s in (
+        ("day", standing.limits.tokens_per_day, standing.today, standing.day_left_s),
+        ("month", standing.limits.tokens_per_month, standing.this_month, standing.month_left_s),
+    ):
+        if budget is not None and used >= budget:
+            message = f"{standing.owner} has used its budget of {budget} tokens a {name} (UTC); the next begins in {duration(left_s)}"
+            return Reject("budget", message, left_s, own_limit=True)
+    return None
+
+
+def _over_requests(standing: Standing) -> Reject | None:
+    limit = standing.limits.rpm
+    if limit is None or standing.requests + 1 <= limit:
+        return None
+    wait_s = (standing.requests + 1 - limit) * MINUTE_S / limit
+    return Reject("rate_requests", f"{standing.owner} is at its limit of {limit} requests a minute", wait_s, own_limit=True)
+
+
+def _over_tokens(standing: Standing, tokens: int) -> Reject | None:
+    """A request larger than a whole minute's allowance enters when nothing is in use, and the next ones wait until it is paid off."""
+    limit = standing.limits.tpm
+    room = max(limit or 0, tokens)
+    if limit is None or standing.tokens + tokens <= room:
+        return None
+    wait_s = (standing.tokens + tokens - room) * MINUTE_S / limit
+    in_use = math.ceil(standing.tokens)
+    message = f"{standing.owner} is at its limit of {limit} tokens a minute: {in_use} are in use, this request may use {tokens}"
+    return Reject("rate_tokens", message, wait_s, own_limit=True)
+
+
+def rate_headers(standings: Sequence[Standing]) -> dict[str, str]:
+    """OpenAI's `x-ratelimit-*` headers: of each kind the limit with the least left; nothing where there is no limit."""
+    headers: dict[str, str] = {}
+    for kind, read in (("requests", lambda s: (s.limits.rpm, s.requests)), ("tokens", lambda s: (s.limits.tpm, s.tokens))):
+        limited = [(limit, used) for limit, used in map(read, standings) if limit is not None]
+        if limited:
+            limit, used = min(limited, key=lambda pair: pair[0] - pair[1])
+            headers[f"x-ratelimit-limit-{kind}"] = str(limit)
+            headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(limit - used)))
+            headers[f"x-ratelimit-reset-{kind}"] = duration(used * MINUTE_S / limit)
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes a time: `6m0s`, `1.5s`, `20ms`."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{math.ceil(seconds * 100) / 100:g}s"
+    whole = math.ceil(seconds)
+    hours = f"{whole // 3600}h" if whole >= 3600 else ""
+    return f"{hours}{whole % 3600 // 60}m{whole % 60}s"

@@ -1,67 +1,156 @@
-"""Tickets: a request holds one from admission to its end, and its number is what the limits count."""
+"""Tickets: a request holds one from admission to its end. Slots and reservations are counted by the tickets that are out.
 
+Limits are those of this process: several processes on one database each allow the whole of them.
+"""
+
+import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 
-from appliance.domain.admission.decisions import Admit, Occupancy, Reject, decide
+from appliance.domain.access.principal import Limits, Principal
+from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, own_limit
 from appliance.domain.admission.gate import Gate
-from appliance.errors import OverOwnLimit, Unavailable
+from appliance.domain.admission.meters import Account, Spent
+from appliance.errors import OverBudget, OverOwnLimit, Unavailable
 from engine.wire import TenantPolicy
 
 
 class Ticket:
     """One admitted request. Every ticket is closed exactly once, by the request's one `finally`."""
 
-    def __init__(self, admission: "Admission", tenant_id: str) -> None:
+    def __init__(self, admission: "Admission", tenant_id: str, accounts: tuple[Account, ...], tokens: int, shadowed: str) -> None:
         self._admission = admission
         self._is_waiting = True
+        self._accounts = accounts
+        self._tokens = tokens
         self.tenant_id = tenant_id
+        self.shadowed = shadowed
+        """The own limit that would have refused it, but for shadow mode; empty where none would."""
 
     def start(self) -> None:
         """The engine began to work on it: it waits no more."""
         if self._is_waiting:
             self._is_waiting = False
-            self._admission.num_waiting -= 1
+            self._admission.leave_queue(self.tenant_id)
 
-    def close(self) -> None:
+    def close(self, used_tokens: int = 0, *, refused: bool = False) -> None:
+        """Settle the reservation to what was used. `refused`: by us, before anything was answered; it costs no request."""
         self.start()
-        self._admission.release(self.tenant_id)
+        self._admission.release(self.tenant_id, self._accounts, self._tokens, used_tokens, refused=refused)
 
 
 class Admission:
     """Counts what is in the house and asks `decide`."""
 
-    def __init__(self, gate: Gate, max_queue_depth: int) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        max_queue_depth: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self.gate = gate
-        self.num_waiting = 0
-        """Requests admitted that the engine has not begun to work on."""
         self._max_queue_depth = max_queue_depth
+        self._clock_ns = clock_ns
+        self._wall_s = wall_s
         self._in_flight: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._tenants: dict[str, Account] = {}
+        self._keys: dict[str, Account] = {}
 
     @property
     def num_in_flight(self) -> int:
         """Tickets that are out."""
         return self._in_flight.total()
 
-    def enter(self, policy: TenantPolicy) -> Ticket:
-        """A ticket for one request.
+    @property
+    def num_waiting(self) -> int:
+        """Requests admitted that the engine has not begun to work on."""
+        return self._waiting.total()
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens that requests in flight may still use."""
+        return sum(account.reserved for account in self._tenants.values())
+
+    def spent_today(self, tenant_id: str) -> int:
+        """Tokens a tenant has settled since midnight (UTC)."""
+        return self._tenants[tenant_id].spent.today if tenant_id in self._tenants else 0
+
+    def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]]) -> None:
+        """Tokens used before this process began: of this day and this month, by tenant and by key."""
+        now = datetime.fromtimestamp(self._wall_s(), UTC)
+        for account_of, spent in ((self._tenant_account, tenants), (self._key_account, keys)):
+            for owner_id, (today, this_month) in spent.items():
+                account_of(owner_id).spent = Spent((now.year, now.month, now.day), today, this_month)
+
+    def standings(self, principal: Principal) -> list[Standing]:
+        """How the caller's tenant and key stand under their limits."""
+        now_ns, wall_s = self._clock_ns(), self._wall_s()
+        accounts = self._accounts_of(principal)
+        limits = (limits_of(principal.policy), principal.limits)
+        return [account.standing(limit, now_ns, wall_s) for account, limit in zip(accounts, limits, strict=True)]
+
+    def enter(self, principal: Principal, tokens: int = 0) -> Ticket:
+        """A ticket for one request that may use so many tokens, which are reserved from now on.
 
         Raises:
-            OverOwnLimit: the tenant's own ceiling.
+            OverOwnLimit, OverBudget: an own ceiling of the tenant or the key.
             Unavailable: warming up, draining, no engine, or the queue is full.
         """
         self.gate.require_open()
-        occupancy = Occupancy(self._in_flight[policy.tenant_id], self.num_waiting)
-        match decide(policy, occupancy, self._max_queue_depth):
+        policy, tenant_id = principal.policy, principal.tenant_id
+        occupancy = Occupancy(self._in_flight[tenant_id], self.num_waiting, self._waiting[tenant_id])
+        standings = self.standings(principal)
+        shadowed = own_limit(policy, occupancy, standings, tokens) if policy.shadow_mode else None
+        if shadowed is not None:
+            policy, standings = TenantPolicy(tenant_id=tenant_id, max_concurrency=None), []
+        match decide(policy, occupancy, self._max_queue_depth, standings, tokens):
             case Admit():
-                self._in_flight[policy.tenant_id] += 1
-                self.num_waiting += 1
-                return Ticket(self, policy.tenant_id)
+                return self._admit(principal, tokens, shadowed.reason if shadowed else "")
+            case Reject("budget", message, retry_after_s):
+                raise OverBudget(message, reason="budget", retry_after_s=retry_after_s)
             case Reject(reason, message, retry_after_s, own_limit=True):
                 raise OverOwnLimit(message, reason=reason, retry_after_s=retry_after_s)
             case Reject(_, message, retry_after_s):
                 raise Unavailable(message, reason="overloaded", retry_after_s=retry_after_s)
 
-    def release(self, tenant_id: str) -> None:
-        self._in_flight[tenant_id] -= 1
-        if not self._in_flight[tenant_id]:
-            del self._in_flight[tenant_id]
+    def leave_queue(self, tenant_id: str) -> None:
+        _count_down(self._waiting, tenant_id)
+
+    def release(self, tenant_id: str, accounts: Iterable[Account], reserved: int, used: int, *, refused: bool) -> None:
+        _count_down(self._in_flight, tenant_id)
+        wall_s = self._wall_s()
+        for account in accounts:
+            account.settle(reserved, used, wall_s)
+            if refused:
+                account.requests.add(-1)
+
+    def _admit(self, principal: Principal, tokens: int, shadowed: str) -> Ticket:
+        self._in_flight[principal.tenant_id] += 1
+        self._waiting[principal.tenant_id] += 1
+        accounts = self._accounts_of(principal)
+        for account in accounts:
+            account.reserve(tokens)
+        return Ticket(self, principal.tenant_id, accounts, tokens, shadowed)
+
+    def _accounts_of(self, principal: Principal) -> tuple[Account, Account]:
+        return self._tenant_account(principal.tenant_id), self._key_account(principal.key_id)
+
+    def _tenant_account(self, tenant_id: str) -> Account:
+        return self._tenants.setdefault(tenant_id, Account(f"tenant {tenant_id!r}"))
+
+    def _key_account(self, key_id: str) -> Account:
+        return self._keys.setdefault(key_id, Account(f"key {key_id!r}"))
+
+
+def limits_of(policy: TenantPolicy) -> Limits:
+    """A tenant's ceilings of rate and budget."""
+    return Limits(policy.rpm, policy.tpm, policy.tokens_per_day, policy.tokens_per_month)
+
+
+def _count_down(counter: Counter[str], tenant_id: str) -> None:
+    counter[tenant_id] -= 1
+    if not counter[tenant_id]:
+        del counter[tenant_id]

@@ -15,7 +15,7 @@ from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE, AnyRo
 from appliance.domain.inference.job import Cancellation
 from appliance.domain.inference.service import Call, InferenceService
 from appliance.errors import NotFound, TooLarge
-from appliance.problems import REQUEST_ID_STATE, problem_responses, require_json
+from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_responses, require_json
 
 RECEIVED_STATE = "received_ns"
 """Key of the ASGI scope's `state`: when the request's headers were there, `monotonic_ns`."""
@@ -104,6 +104,8 @@ def _call(request: AnyRequest, max_body_bytes: int) -> Call:
         received_ns=state.get(RECEIVED_STATE) or time.monotonic_ns(),
         raw_key=bearer(request.headers.get("authorization")),
         tenant_header=_tenant_header(request),
+        task_header=request.headers.get("x-task"),
+        answer_headers=state[ANSWER_HEADERS_STATE],
         read_body=lambda: read_body(request, max_body_bytes),
     )
 

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import msgspec
 
@@ -28,6 +28,7 @@ from appliance.domain.inference.schemas import (
     StreamOptions,
     template_messages,
 )
+from appliance.domain.slas.decisions import Task
 from appliance.errors import Invalid
 from appliance.text.model import TextModel
 from engine.wire import Sampling
@@ -52,6 +53,22 @@ class Intake:
     scores: bool
     make_format: Callable[[Head], Format]
 
+    @property
+    def most_tokens(self) -> int:
+        """The most the request may use: its prompts, and for each output the longest it may become."""
+        prompts = sum(len(prompt.token_ids) for prompt in self.prompts)
+        return prompts + self.outputs_per_prompt * sum(sampling.max_tokens for sampling in self.samplings)
+
+    def capped(self, cap_tokens: int | None) -> "Intake":
+        """The same request with outputs of at most so many tokens; those that were to be longer end with `length`."""
+        if cap_tokens is None:
+            return self
+        samplings = tuple(
+            msgspec.structs.replace(each, max_tokens=min(each.max_tokens, cap_tokens), min_tokens=min(each.min_tokens, cap_tokens))
+            for each in self.samplings
+        )
+        return replace(self, samplings=samplings)
+
 
 @dataclass(frozen=True, slots=True)
 class Route[Body: SamplingFields]:
@@ -60,6 +77,8 @@ class Route[Body: SamplingFields]:
     path: str
     body_type: type[Body]
     id_prefix: str
+    task: Task
+    """What it is for where the request does not say."""
     read: Callable[[Body, TextModel, int], Awaitable[Intake]]
     """Body, model, the seed to use where the body has none. Raises `Invalid`."""
 
@@ -133,9 +152,19 @@ async def read_generate(body: GenerateRequest, model: TextModel, seed: int) -> I
     )
 
 
-COMPLETIONS = Route("/v1/completions", CompletionRequest, "cmpl-", read_completion)
-CHAT = Route("/v1/chat/completions", ChatRequest, "chatcmpl-", read_chat)
-GENERATE = Route("/generate", GenerateRequest, "gen-", read_generate)
+COMPLETIONS = Route("/v1/completions", CompletionRequest, "cmpl-", "other", read_completion)
+CHAT = Route("/v1/chat/completions", ChatRequest, "chatcmpl-", "chat", read_chat)
+GENERATE = Route("/generate", GenerateRequest, "gen-", "other", read_generate)
+
+
+def task_of(header: str | None, route: "AnyRoute") -> Task:
+    """What a request is for: as its header `X-Task` says, else as its route does. Raises `Invalid`."""
+    if header is None:
+        return route.task
+    for task in get_args(Task):
+        if header == task:
+            return task
+    raise Invalid(f"X-Task is {header[:64]!r}; it must be one of {', '.join(get_args(Task))}", param="X-Task")
 
 
 async def read_text(param: str, text: str, model: TextModel) -> Prompt:

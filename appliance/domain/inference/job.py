@@ -1,13 +1,13 @@
 """One admitted request while the engine works on it: its outputs, its ticket, its one end."""
 
 import contextlib
-from asyncio import CancelledError, Future, get_running_loop
+from asyncio import CancelledError, Future, TimerHandle, get_running_loop
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from appliance.domain.admission.service import Ticket
 from appliance.domain.inference.choice import Choice, Delta
-from appliance.errors import ApplianceError, EngineFailed
+from appliance.errors import ApplianceError, EngineFailed, Unavailable
 from appliance.problems import problem_of
 from appliance.telemetry.requests import Outcome, RequestReport
 from engine.client import EngineClient
@@ -15,6 +15,10 @@ from engine.wire import SequenceEvent, Submit
 
 CLIENT_CLOSED_STATUS = 499
 """Not sent to anybody: how logs name the status of a client that had gone (nginx)."""
+
+QUEUE_TIMEOUT = "queue_timeout"
+"""Error code and rejection reason of a request that waited too long."""
+RETRY_AFTER_EXPIRY_S = 5.0
 
 
 class Cancellation(Exception):
@@ -37,6 +41,11 @@ class JobFacts:
     received_ns: int
     opened_ns: int
     outputs_per_prompt: int
+    key_id: str = ""
+    queue_ttl_s: float | None = None
+    """Longest wait for the first step, from receipt."""
+    shadow_mode: bool = False
+    """A request that waits too long is only counted."""
 
 
 class Job:
@@ -73,6 +82,8 @@ class Job:
         self._waiter: Future[None] | None = None
         self._interruption: BaseException | None = None
         self._first_sent_ns = 0
+        self._shadowed = ticket.shadowed
+        self._expiry: TimerHandle | None = None
 
     # ---- from the engine
 
@@ -81,12 +92,30 @@ class Job:
         for submit, choice in zip(submits, self.choices, strict=True):
             self._client.submit(submit, self._take)
             self._choice_of[submit.sequence_id] = choice
+        if self.facts.queue_ttl_s is not None:
+            waited_s = (self._clock_ns() - self.facts.received_ns) / 1e9
+            self._expiry = get_running_loop().call_later(self.facts.queue_ttl_s - waited_s, self._expire)
 
     def note_scheduled(self, time_ns: int) -> None:
         """A step held prefill work of this request for the first time."""
         if not self.scheduled_ns:
             self.scheduled_ns = time_ns
             self._ticket.start()
+            self._stop_expiry()
+
+    def _expire(self) -> None:
+        """It has waited for its first step as long as its tier allows."""
+        self._expiry = None
+        if self.facts.shadow_mode:
+            self._shadowed = self._shadowed or QUEUE_TIMEOUT
+            return
+        message = f"no step began within {self.facts.queue_ttl_s:g} s, the longest wait of this tenant's tier: try again shortly"
+        self.interrupt(Unavailable(message, reason=QUEUE_TIMEOUT, retry_after_s=RETRY_AFTER_EXPIRY_S))
+
+    def _stop_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
 
     def interrupt(self, reason: BaseException) -> None:
         """Let whoever waits see `reason` instead of more output. The first one counts."""
@@ -179,8 +208,11 @@ class Job:
         self.is_settled = True
         self._client.abort(self._choice_of)
         self._choice_of = {}
-        self._ticket.close()
-        self._on_settled(self, self._report(error))
+        self._stop_expiry()
+        report = self._report(error)
+        refused = isinstance(error, Unavailable) and not self._first_sent_ns
+        self._ticket.close(report.prompt_tokens + report.generated_tokens, refused=refused)
+        self._on_settled(self, report)
 
     async def _wait(self) -> None:
         self._waiter = get_running_loop().create_future()
@@ -208,11 +240,14 @@ class Job:
             outcome=outcome,
             status=status,
             error_code=code,
+            rejection=QUEUE_TIMEOUT if outcome is Outcome.EXPIRED else "",
+            shadowed=self._shadowed,
+            key_id=facts.key_id,
             stage=("decode" if first_ns else "prefill" if self.scheduled_ns else "queue") if cause else "",
             cause=cause,
             streamed=facts.streamed,
             num_sequences=len(self.choices),
-            prompt_tokens=sum(len(choice.prompt.token_ids) for choice in firsts),
+            prompt_tokens=sum(len(choice.prompt.token_ids) for choice in firsts) if self.scheduled_ns else 0,
             cached_tokens=sum(choice.cached_tokens for choice in firsts),
             generated_tokens=sum(choice.num_tokens for choice in self.choices),
             received_ns=facts.received_ns,
@@ -232,6 +267,8 @@ def _verdict(error: BaseException | None, *, has_begun: bool) -> tuple[Outcome, 
             return Outcome.COMPLETED, 200, ""
         case Cancellation():
             return Outcome.CANCELLED, CLIENT_CLOSED_STATUS, ""
+        case Unavailable(reason="queue_timeout"):
+            return Outcome.EXPIRED, problem_of(error).status, error.code
         case ApplianceError():
             return Outcome.FAILED, 200 if has_begun else problem_of(error).status, error.code
         case CancelledError():

@@ -103,7 +103,7 @@ def output_tokens(param: str, asked: int | None, default: int, *, source: str, p
     left = card.max_model_len - prompt_tokens
     if left < 1:
         raise Invalid(
-            f"the prompt has {prompt_tokens} tokens; this model's context is {card.max_model_len} tokens, prompt and output together",
+            f"the prompt has {prompt_tokens} tokens; the context is {card.max_model_len} tokens, prompt and output together",
             param=source,
             code="context_length_exceeded",
         )

@@ -2,19 +2,20 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.access.principal import Principal
+from appliance.domain.admission.decisions import rate_headers
 from appliance.domain.admission.service import Admission
 from appliance.domain.inference.answers import ModelAnswer, TokenizeAnswer
 from appliance.domain.inference.backend import Backend, Served
 from appliance.domain.inference.choice import Choice
 from appliance.domain.inference.exchange import Exchange
 from appliance.domain.inference.formats import Head
-from appliance.domain.inference.intake import AnyRoute, Intake, read_messages, read_text
+from appliance.domain.inference.intake import AnyRoute, Intake, read_messages, read_text, task_of
 from appliance.domain.inference.job import CLIENT_CLOSED_STATUS, Cancellation, Job, JobFacts
 from appliance.domain.inference.parameters import SEED_MASK
 from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
@@ -23,8 +24,9 @@ from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverO
 from appliance.problems import problem_of
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.requests import Outcome, RequestReport
+from appliance.text.model import TextModel
 from engine.errors import EngineGone
-from engine.wire import Sampling, Submit
+from engine.wire import Sampling, Submit, TenantPolicy
 
 NO_LANE = "none"
 """Lane label of a request that was refused before a lane was proposed."""
@@ -38,6 +40,9 @@ class Call:
     received_ns: int
     raw_key: str | None
     tenant_header: str | None
+    task_header: str | None = None
+    answer_headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
+    """Where headers go that the answer gets whatever it is."""
     read_body: Callable[[], Awaitable[bytes]]
     """Raises `TooLarge`, `UnsupportedMedia`, or `Cancellation` when the client goes away meanwhile."""
 
@@ -77,7 +82,7 @@ class InferenceService:
             served = self._backend.require()
             body: SamplingFields = decode_request(await call.read_body(), route.body_type)
             _check_model(body.model, principal, served)
-            intake: Intake = await route.read(body, served.model, self._rng.getrandbits(32))
+            intake, too_long = await self._read(call, route, body, principal.policy, served.model)
             prompt_tokens = max(len(prompt.token_ids) for prompt in intake.prompts)
             lane = propose_lane(
                 principal.policy,
@@ -86,10 +91,14 @@ class InferenceService:
                 prompt_tokens=prompt_tokens,
                 service_tier=body.service_tier or "auto",
             )
-            ticket = self._admission.enter(principal.policy)
+            choices = _choices(intake, served)
+            ticket = self._admission.enter(principal, intake.most_tokens)
+            ticket.shadowed = ticket.shadowed or too_long
         except BaseException as error:
+            self._show_limits(call, principal)
             self._telemetry.settle(self._refusal(call, route, principal, error))
             raise
+        self._show_limits(call, principal)
         facts = JobFacts(
             request_id=call.request_id,
             route=route.path,
@@ -99,10 +108,13 @@ class InferenceService:
             received_ns=call.received_ns,
             opened_ns=self._clocks.monotonic_ns(),
             outputs_per_prompt=intake.outputs_per_prompt,
+            key_id=principal.key_id,
+            queue_ttl_s=principal.policy.queue_ttl_s,
+            shadow_mode=principal.policy.shadow_mode,
         )
         job = Job(
             facts,
-            _choices(intake, served),
+            choices,
             ticket,
             served.client,
             on_settled=self._settled,
@@ -137,6 +149,30 @@ class InferenceService:
         if principal.models and card.model_id not in principal.models:
             return []
         return [ModelAnswer(id=card.model_id, created=served.loaded_s, max_model_len=card.max_model_len)]
+
+    async def _read(self, call: Call, route: AnyRoute, body: SamplingFields, policy: TenantPolicy, model: TextModel) -> tuple[Intake, str]:
+        """The checked request within the tenant's longest context and its output cap; in shadow mode within the model's own,
+        and the limit that would have refused it."""
+        seed, task = self._rng.getrandbits(32), task_of(call.task_header, route)
+        if policy.max_context_tokens is None:
+            narrow = model
+        else:
+            card = msgspec.structs.replace(model.card, max_model_len=min(model.card.max_model_len, policy.max_context_tokens))
+            narrow = replace(model, card=card)
+        if not policy.shadow_mode:
+            return (await route.read(body, narrow, seed)).capped(policy.output_caps_tokens.get(task)), ""
+        intake: Intake = await route.read(body, model, seed)
+        try:
+            await route.read(body, narrow, seed)
+        except Invalid:
+            return intake, "too_long"
+        return intake, ""
+
+    def _show_limits(self, call: Call, principal: Principal | None) -> None:
+        """Put what is left of the caller's limits into the answer's headers."""
+        if principal is not None:
+            headers = rate_headers(self._admission.standings(principal))
+            call.answer_headers.extend((name.encode(), value.encode()) for name, value in headers.items())
 
     def _submit(self, job: Job, intake: Intake, principal: Principal, served: Served) -> None:
         """Hand the job's sequences to the engine; where it is gone the job ends at once."""
@@ -190,6 +226,7 @@ class InferenceService:
             lane=NO_LANE,
             outcome=Outcome.REJECTED if is_refusal else Outcome.CANCELLED if cause else Outcome.FAILED,
             status=problem_of(error).status if is_refusal else CLIENT_CLOSED_STATUS if cause else 500,
+            key_id=principal.key_id if principal else "",
             error_code=error.code if is_refusal else "" if cause else "internal_error",
             rejection=_rejection_reason(error) if is_refusal else "",
             stage="queue" if cause else "",

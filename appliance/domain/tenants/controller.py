@@ -57,7 +57,7 @@ class KeyController(Controller):
         self, slug: FromPath[str], data: JSONBody[NewKey], store: NamedDependency[Store], directory: NamedDependency[Directory]
     ) -> CreatedKey:
         """Make a key. This answer is the only place where it is shown: only its digest is stored."""
-        spec = check_key_spec(data.name, data.scopes, data.models, data.lanes, data.expires_at, utc_now())
+        spec = check_key_spec(data.name, data.scopes, data.models, data.lanes, data.expires_at, utc_now(), data.limits)
         async with store.database.write() as session:
             row, raw_key = await create_tenant_key(session, slug, spec, store.pepper)
             created = CreatedKey(id=row.id, key=raw_key, tenant=slug, name=row.name, scopes=row.scopes, expires_at=row.expires_at)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.db.database import Database
 from appliance.db.state import bump_version, read_version
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import Scope
+from appliance.domain.access.principal import Limits, Scope
 from appliance.domain.access.service import KeySpec, create_key, revoke_key
 from appliance.domain.access.snapshot import AccessSnapshot, KeyRecord
 from appliance.domain.slas.decisions import Sla, check_sla, policy_of, sla_with
@@ -132,4 +132,5 @@ def _key_record(row: ApiKey, slug: str) -> KeyRecord:
         expires_at_s=row.expires_at.timestamp() if row.expires_at else None,
         grace_until_s=row.grace_until.timestamp() if row.grace_until else None,
         disabled=row.disabled_at is not None,
+        limits=Limits(row.rpm, row.tpm, row.tokens_per_day, row.tokens_per_month),
     )

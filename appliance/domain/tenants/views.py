@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import msgspec
 
 from appliance.domain.access.models import ApiKey
-from appliance.domain.slas.decisions import Sla
+from appliance.domain.access.principal import Limits
+from appliance.domain.slas.decisions import Positive, Sla
 from appliance.domain.tenants.service import TenantWithTier
 
 
@@ -50,6 +51,16 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     models: Annotated[list[str], msgspec.Meta(description="models it may use; empty: all")] = []
     lanes: Annotated[list[str], msgspec.Meta(description="lanes it may ask for; empty: the tenant's")] = []
     expires_at: Annotated[datetime | None, msgspec.Meta(description="refused from then on; null: never")] = None
+    rpm: Annotated[Positive | None, msgspec.Meta(description="requests a minute, beneath the tenant's limit; null: only the tenant's")] = (
+        None
+    )
+    tpm: Annotated[Positive | None, msgspec.Meta(description="tokens a minute, likewise")] = None
+    tokens_per_day: Annotated[Positive | None, msgspec.Meta(description="budget of tokens a day (UTC), likewise")] = None
+    tokens_per_month: Annotated[Positive | None, msgspec.Meta(description="budget of tokens a month (UTC), likewise")] = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.rpm, self.tpm, self.tokens_per_day, self.tokens_per_month)
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +74,10 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     scopes: list[str]
     models: list[str]
     lanes: list[str]
+    rpm: int | None
+    tpm: int | None
+    tokens_per_day: int | None
+    tokens_per_month: int | None
     expires_at: datetime | None
     disabled_at: datetime | None
     created_at: datetime
@@ -108,6 +123,10 @@ def key_view(row: ApiKey, tenant: str) -> KeyView:
         scopes=row.scopes,
         models=row.models,
         lanes=row.lanes,
+        rpm=row.rpm,
+        tpm=row.tpm,
+        tokens_per_day=row.tokens_per_day,
+        tokens_per_month=row.tokens_per_month,
         expires_at=row.expires_at,
         disabled_at=row.disabled_at,
         created_at=row.created_at,
