@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -30,6 +31,8 @@ from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
+from appliance.domain.usage.recorder import UsageRecorder
+from appliance.domain.usage.service import read_spent
 from appliance.errors import ApplianceError, Unavailable
 from appliance.listening import PortTaken, listen, server_config, url_of
 from appliance.logs import set_up_logs
@@ -44,6 +47,7 @@ log = structlog.get_logger(__name__)
 
 ENGINE_COMMAND = (sys.executable, "-m", "engine", "run")
 RUN_FILE = "run.json"
+SPOOL_FOLDER = "usage-spool"
 SWEEP_EVERY_S = 1.0
 SETTLE_S = 1.0
 """What cancelled streams get to write their last frame."""
@@ -74,6 +78,8 @@ class _House:
     backend: Backend
     gate: Gate
     control: Control
+    admission: Admission
+    usage: UsageRecorder
     server: uvicorn.Server
 
 
@@ -113,6 +119,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
 
             watchers = Watchers(on_progress, on_ready, on_broken)
             house = _build(settings, engine_command, control, prefixes, watchers)
+            await _open_books(house)
             run_path = data_path(settings) / RUN_FILE
             with _run_file(run_path, url, sock.getsockname()[1]):
                 try:
@@ -138,6 +145,8 @@ def _build(
     runtime = Runtime(control.directory, gate, backend, telemetry, prefixes, watchers)
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s)
+    usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
+    telemetry.record_usage = usage.note
     parts = Parts(
         inference=InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random()),
         health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
@@ -153,8 +162,18 @@ def _build(
         backend=backend,
         gate=gate,
         control=control,
+        admission=admission,
+        usage=usage,
         server=_Server(server_config(create_app(parts), settings.write_deadline_s)),
     )
+
+
+async def _open_books(house: _House) -> None:
+    """Write what an earlier process left unwritten, then count this day's and month's use against the budgets."""
+    await house.usage.recover()
+    now = datetime.now(UTC)
+    async with house.control.store.database.read() as session:
+        house.admission.restore(await read_spent(session, "tenant", now), await read_spent(session, "key_id", now))
 
 
 async def _run(settings: Settings, house: _House, sock: socket.socket, failed: asyncio.Future[None]) -> None:
@@ -163,6 +182,7 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
     serving = asyncio.create_task(house.server.serve([sock]))
     supervising = asyncio.create_task(house.supervisor.run())
     helpers = [asyncio.create_task(house.control.directory.follow()), asyncio.create_task(_sweep(house.backend))]
+    helpers.append(asyncio.create_task(house.usage.run()))
     draining: list[asyncio.Task[None]] = []
 
     def on_signal() -> None:
@@ -181,6 +201,7 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
         for task in (supervising, *helpers, *draining):
             task.cancel()
         await asyncio.wait([supervising, *helpers, *draining])
+        await house.usage.flush()
     for ended in (failed, supervising):
         if ended.done() and not ended.cancelled() and (error := ended.exception()):
             raise error

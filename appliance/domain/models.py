@@ -5,5 +5,6 @@ from appliance.db.state import InstallationState
 from appliance.domain.access.models import ApiKey
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.tenants.models import Tenant
+from appliance.domain.usage.models import UsageHour, UsageMinute, UsageWriter
 
-MODELS: tuple[type[Base], ...] = (InstallationState, SlaTier, Tenant, ApiKey)
+MODELS: tuple[type[Base], ...] = (InstallationState, SlaTier, Tenant, ApiKey, UsageMinute, UsageHour, UsageWriter)

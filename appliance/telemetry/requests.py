@@ -97,6 +97,11 @@ class RequestMetrics:
         self._times: dict[tuple[str, str], _Times] = {}
         self._tenants: frozenset[str] = frozenset()
 
+    @property
+    def model_id(self) -> str:
+        """The model that serves, or served last; empty before the first."""
+        return self._model[0]
+
     def bind(self, model: str, quantization: str, gpu_type: str) -> None:
         """Name the model that serves from now on. What was refused before carries empty names."""
         self._model = (model, quantization, gpu_type)

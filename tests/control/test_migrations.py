@@ -12,7 +12,22 @@ from appliance.db.state import bump_version, read_version
 from appliance.domain.access.models import ApiKey
 from appliance.domain.tenants.bootstrap import open_store
 from appliance.domain.tenants.models import Tenant
+from appliance.domain.usage.models import UsageHour
 from appliance.settings import Settings, sqlalchemy_url
+
+REVISIONS = ("0001", "0002")
+
+
+def usage_row() -> dict[str, object]:
+    keys = {
+        "began_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "tenant": "t",
+        "key_id": "k",
+        "model": "m",
+        "lane": "fast",
+        "outcome": "completed",
+    }
+    return {**keys, "requests": 1, "prompt_tokens": 2, "cached_tokens": 0, "generated_tokens": 3}
 
 
 async def execute(url: str, *statements: str) -> None:
@@ -37,10 +52,28 @@ async def test_the_schema_goes_up_and_down_and_up_again_with_data(settings):
         async with store.database.write() as session:
             tenant = (await session.scalars(select(Tenant))).one()
             session.add(ApiKey(id="key_1", tenant_id=tenant.id, name="n", prefix="p", last4="l", digest=b"d" * 32, scopes=["inference"]))
+            session.add(UsageHour(**usage_row()))
         await store.database.close()
         assert await state_of(url) is SchemaState.CURRENT
         await migrate(url, BASE)
         assert await state_of(url) is SchemaState.EMPTY
+
+
+async def test_each_revision_is_left_and_reached_again_with_the_data_of_the_first(settings):
+    url = sqlalchemy_url(settings)
+    store = await open_store(settings)
+    async with store.database.write() as session:
+        session.add(UsageHour(**usage_row()))
+    await store.database.close()
+    for revision in REVISIONS[:-1]:
+        await migrate(url, revision)
+        assert await state_of(url) is SchemaState.BEHIND
+        await migrate(url)
+        assert await state_of(url) is SchemaState.CURRENT
+    store = await open_store(settings)
+    async with store.database.read() as session:
+        assert (await session.scalars(select(Tenant))).one().slug == "default"
+    await store.database.close()
 
 
 async def test_the_models_are_what_the_migrations_make(settings):

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -105,6 +107,49 @@ def test_it_says_where_it_is_and_how_to_use_it_and_run_json_tells_scripts(tmp_pa
         assert admin.status_code == 200
         answer = httpx.post(served.url + "/generate", json={"prompt": "x", "max_tokens": 4}, headers=HEADERS)
         assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 4
+
+
+def settled_usage(served: Served, path: str = "/api/v1/usage?tenant=default") -> dict[tuple[str, str], list[int]]:
+    """Requests, prompt and generated tokens by lane and outcome, as the books say."""
+    rows = httpx.get(served.url + path, headers={"Authorization": f"Bearer {ADMIN}"}).raise_for_status().json()["usage"]
+    sums: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        found = sums.setdefault((row["lane"], row["outcome"]), [0, 0, 0])
+        sums[row["lane"], row["outcome"]] = [
+            a + row[n] for a, n in zip(found, ("requests", "prompt_tokens", "generated_tokens"), strict=True)
+        ]
+    return sums
+
+
+def test_the_books_equal_what_clients_counted_within_2_s_and_budgets_outlive_a_restart(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as served:
+        whole = httpx.post(served.url + "/v1/completions", json={"prompt": "x", "max_tokens": 7, "n": 2}, headers=HEADERS).json()["usage"]
+        next(lines := served.stream(12))
+        list(lines)
+        next(lines := served.stream(2_000))
+        lines.close()  # pyright: ignore[reportAttributeAccessIssue]
+        assert httpx.post(served.url + "/v1/completions", json={"prompt": ""}, headers=HEADERS).status_code == 400
+        began_s = time.monotonic()
+        until(lambda: sum(row[0] for row in settled_usage(served).values()) == 4, served.log)
+        assert time.monotonic() - began_s < 2.5
+        books = settled_usage(served)
+        assert books["slow", "completed"] == [1, whole["prompt_tokens"], whole["completion_tokens"]] == [1, 1, 14]
+        assert books["fast", "completed"] == [1, 1, 12] and books["none", "rejected"] == [1, 0, 0]
+        assert books["fast", "cancelled"][:2] == [1, 1]
+        tokens = sum(row[1] + row[2] for row in books.values())
+        metrics = httpx.get(served.url + "/metrics").text
+        counted = re.findall(r'^fairlane_tokens_total{direction="(?:prompt|generated)".* ([\d.]+)$', metrics, re.MULTILINE)
+        assert tokens == sum(map(float, counted))
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(10) == 0
+    database = sqlite3.connect(tmp_path / "fairlane.db")
+    overrides = json.dumps({"tokens_per_day": tokens, "max_concurrency": None, "max_queued": None})
+    database.execute("UPDATE tenant SET overrides = ?", (overrides,))
+    database.commit()
+    database.close()
+    with serving(tmp_path, export) as served:
+        spent = httpx.post(served.url + "/generate", json={"prompt": "x"}, headers=HEADERS)
+        assert spent.status_code == 429 and spent.json()["error"]["code"] == "insufficient_quota"
 
 
 def test_a_killed_engine_ends_streams_with_an_error_and_is_replaced(tmp_path: Path, export: Path) -> None:

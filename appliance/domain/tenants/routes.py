@@ -12,6 +12,7 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.slas.controller import TierController
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.controller import KeyController, TenantController
+from appliance.domain.usage.controller import UsageController
 from appliance.problems import require_json
 
 ADMIN_PATH = "/api/v1"
@@ -30,7 +31,7 @@ def admin_router(control: Control) -> Router:
 
     return Router(
         ADMIN_PATH,
-        route_handlers=[TenantController, KeyController, TierController],
+        route_handlers=[TenantController, KeyController, TierController, UsageController],
         guards=[guard],
         dependencies={
             "store": Provide(lambda: control.store, sync_to_thread=False),

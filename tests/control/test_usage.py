@@ -1,0 +1,202 @@
+"""The books: rollups, batches that come twice, a database that is away, and the route that shows them."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from httpx import ASGITransport, AsyncClient
+from litestar import Litestar
+from sqlalchemy import select
+
+from appliance.db.database import Database
+from appliance.domain.tenants.bootstrap import Control, open_control
+from appliance.domain.tenants.routes import admin_router
+from appliance.domain.usage.decisions import Batch, Counts, UsageKey
+from appliance.domain.usage.models import UsageHour, UsageMinute
+from appliance.domain.usage.recorder import UsageRecorder
+from appliance.domain.usage.service import MINUTES_KEPT, add_batch, read_spent, remove_old_minutes
+from appliance.domain.usage.spool import Spool
+from appliance.problems import EXCEPTION_HANDLERS
+from appliance.settings import Settings
+from appliance.telemetry.requests import Outcome, RequestReport
+from tests.control.conftest import ADMIN_TOKEN, API_KEY
+from tests.control.test_lost_database import Relay
+
+NOW = datetime(2026, 3, 31, 23, 58, 30, tzinfo=UTC)
+ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+
+
+def report(
+    tenant: str = "acme", outcome: Outcome = Outcome.COMPLETED, prompt: int = 10, generated: int = 5, **fields: Any
+) -> RequestReport:
+    return RequestReport(
+        request_id="req", route="/v1/completions", tenant_id=tenant, key_id=f"key_{tenant}", lane="fast", outcome=outcome, status=200,
+        prompt_tokens=prompt, cached_tokens=4, generated_tokens=generated, received_ns=1, ended_ns=2, **fields,
+    )  # fmt: skip
+
+
+class Wall:
+    def __init__(self) -> None:
+        self.seconds = NOW.timestamp()
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def recorder(control: Control, tmp_path: Path, wall: Wall) -> UsageRecorder:
+    return UsageRecorder(control.store.database, tmp_path / "spool", wall, lambda: "a-model")
+
+
+async def rows_of(database: Database, table: type[UsageMinute | UsageHour]) -> list[tuple[Any, ...]]:
+    async with database.read() as session:
+        found = await session.scalars(select(table).order_by(table.began_at, table.tenant, table.outcome))
+        return [(f"{row.began_at:%H:%M}", row.tenant, row.outcome, row.requests, row.prompt_tokens, row.generated_tokens) for row in found]
+
+
+async def test_requests_are_summed_by_minute_and_by_hour(control, recorder, wall):
+    recorder.note(report())
+    recorder.note(report())
+    recorder.note(report(outcome=Outcome.REJECTED))
+    recorder.note(report(tenant=""))  # a key that was refused
+    assert await recorder.flush()
+    wall.seconds += 60
+    recorder.note(report(prompt=1, generated=1))
+    recorder.note(report("globex", Outcome.CANCELLED))
+    assert await recorder.flush()
+    assert await rows_of(control.store.database, UsageMinute) == [
+        ("23:58", "acme", "completed", 2, 20, 10),
+        ("23:58", "acme", "rejected", 1, 0, 0),
+        ("23:59", "acme", "completed", 1, 1, 1),
+        ("23:59", "globex", "cancelled", 1, 10, 5),
+    ]
+    assert await rows_of(control.store.database, UsageHour) == [
+        ("23:00", "acme", "completed", 3, 21, 11),
+        ("23:00", "acme", "rejected", 1, 0, 0),
+        ("23:00", "globex", "cancelled", 1, 10, 5),
+    ]
+
+
+async def test_a_batch_that_comes_again_is_not_counted_again(control):
+    batch = Batch("writer", 1, [(UsageKey(0, "acme", "k", "m", "fast", "completed"), Counts(1, 2, 0, 3))])
+    counted: list[bool] = []
+    for each in (batch, batch, Batch("writer", 2, batch.rows), batch, Batch("another", 1, batch.rows)):
+        async with control.store.database.write() as session:
+            counted.append(await add_batch(session, each))
+    assert counted == [True, False, True, False, True]
+    assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(3, 6, 9)]
+
+
+async def test_what_a_process_left_in_the_spool_is_written_by_the_next_one_once(control, tmp_path, wall):
+    dead = Spool(tmp_path / "spool", "dead")
+    for number in (1, 2):
+        dead.append(Batch("dead", number, [(UsageKey(0, "acme", "k", "m", "fast", "completed"), Counts(1, 2, 0, 3))]))
+    with dead.path.open("ab") as file:
+        file.write(b'["dead",3,[[[0,"acme"')  # it died while it wrote
+    async with control.store.database.write() as session:
+        await add_batch(session, dead.read(dead.path)[0])  # it had written this one, and did not come to know
+    await UsageRecorder(control.store.database, tmp_path / "spool", wall, str).recover()
+    assert [row[3:] for row in await rows_of(control.store.database, UsageMinute)] == [(2, 4, 6)]
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_a_full_spool_loses_batches_and_not_the_disk(tmp_path):
+    spool = Spool(tmp_path, "w", max_bytes=100)
+    for number in range(50):
+        spool.append(Batch("w", number, [(UsageKey(0, "acme", "k", "m", "fast", "completed"), Counts(1))]))
+    assert 0 < spool.path.stat().st_size <= 100
+
+
+async def test_old_minutes_go_and_hours_stay(control, recorder):
+    recorder.note(report())
+    await recorder.flush()
+    async with control.store.database.write() as session:
+        await remove_old_minutes(session, NOW + MINUTES_KEPT)
+    assert await rows_of(control.store.database, UsageMinute) == []
+    assert len(await rows_of(control.store.database, UsageHour)) == 1
+
+
+async def test_tokens_of_the_day_and_the_month_are_read_by_tenant_and_by_key(control, recorder, wall):
+    for days_ago in (0, 1, 40):
+        wall.seconds = NOW.timestamp() - days_ago * 86_400
+        recorder.note(report())
+    recorder.note(report("globex", Outcome.REJECTED))
+    await recorder.flush()
+    async with control.store.database.read() as session:
+        assert await read_spent(session, "tenant", NOW) == {"acme": (15, 30)}
+        assert await read_spent(session, "key_id", NOW) == {"key_acme": (15, 30)}
+
+
+async def test_usage_goes_on_without_the_database_and_is_written_when_it_is_back(postgres_server, tmp_path, wall):
+    host, _, port = postgres_server.rpartition("@")[2].partition(":")
+    admin = await asyncpg.connect(f"{postgres_server}/postgres")
+    await admin.execute("DROP DATABASE IF EXISTS fairlane_books WITH (FORCE)")
+    await admin.execute("CREATE DATABASE fairlane_books")
+    relay = Relay(host, int(port))
+    await relay.join()
+    url = f"{postgres_server.rpartition('@')[0]}@127.0.0.1:{relay.port}/fairlane_books"
+    control = await open_control(Settings(data_dir=str(tmp_path), database_url=url, bootstrap_api_key=API_KEY))
+    recorder = UsageRecorder(control.store.database, tmp_path / "spool", wall, lambda: "m")
+    recorder.note(report())
+    assert await recorder.flush()
+    await relay.cut()
+    for _ in range(3):
+        recorder.note(report())
+        assert not await recorder.flush()
+    assert len(list((tmp_path / "spool").iterdir())) == 1
+    await relay.join()
+    recorder.note(report())
+    assert await recorder.flush()
+    assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(5, 50, 25)]
+    assert list((tmp_path / "spool").iterdir()) == []
+    await control.close()
+    await relay.cut()
+    await admin.execute("DROP DATABASE fairlane_books WITH (FORCE)")
+    await admin.close()
+
+
+@pytest.fixture
+async def client(control: Control) -> AsyncIterator[AsyncClient]:
+    app = Litestar([admin_router(control)], exception_handlers=EXCEPTION_HANDLERS, logging_config=None)
+    transport = ASGITransport(app, raise_app_exceptions=False)  # pyright: ignore[reportArgumentType]
+    async with AsyncClient(transport=transport, base_url="http://test", headers=ADMIN) as opened:
+        yield opened
+
+
+async def test_the_route_answers_by_tenant_and_span_in_json_and_csv(client, recorder, wall):
+    for tenant in ("acme", "acme", "globex"):
+        recorder.note(report(tenant))
+        wall.seconds += 60
+    await recorder.flush()
+    span = {"from": "2026-03-31T23:00:00Z", "to": "2026-03-31T23:59:59Z"}
+    answer = (await client.get("/api/v1/usage", params={"tenant": "acme", **span})).json()
+    assert answer["totals"] == {"requests": 2, "prompt_tokens": 20, "cached_tokens": 8, "generated_tokens": 10}
+    assert [row["began_at"] for row in answer["usage"]] == ["2026-03-31T23:58:00Z", "2026-03-31T23:59:00Z"]
+    by_hour = await client.get("/api/v1/usage", params={"resolution": "hour", **span, "to": "2026-04-02T00:00:00+01:00"})
+    assert [(row["tenant"], row["requests"]) for row in by_hour.json()["usage"]] == [("acme", 2), ("globex", 1)]
+    text = await client.get("/api/v1/usage", params={"format": "csv", "tenant": "acme", **span})
+    assert text.headers["content-type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(text.text)))
+    assert [(row["tenant"], row["model"], row["requests"], row["generated_tokens"]) for row in rows] == [("acme", "a-model", "1", "5")] * 2
+
+
+async def test_a_wrong_question_is_refused_by_name(client):
+    for params, param in (
+        ({"from": "2026-03-31T23:00:00"}, "from"),
+        ({"from": "2026-03-31T23:00:00Z", "to": "2026-03-01T23:00:00Z"}, "from"),
+        ({"from": "yesterday"}, "from"),
+        ({"resolution": "second"}, "resolution"),
+    ):
+        refused = await client.get("/api/v1/usage", params=params)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+    assert (await client.get("/api/v1/usage")).json()["usage"] == []
