@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance.db.revision import SchemaError
+from appliance.domain.audit.service import Actor
 from appliance.domain.tenants.bootstrap import Store, open_store
 from appliance.errors import ApplianceError, Invalid
 from appliance.settings import Loaded, SettingsError, load_settings
@@ -68,6 +70,15 @@ def run_on_store[R](data_dir: str | None, database_url: str | None, config: str 
             await store.database.close()
 
     return asyncio.run(run())
+
+
+def cli_actor() -> Actor:
+    """Who runs this command, as the audit names it."""
+    try:
+        user = getpass.getuser()
+    except OSError:
+        user = str(os.getuid())  # a container's user without a name
+    return Actor(f"cli:{user}", "cli")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

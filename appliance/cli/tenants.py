@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from appliance.cli.common import fails_clearly, print_json, print_table, run_on_store, store_options
+from appliance.cli.common import cli_actor, fails_clearly, print_json, print_table, run_on_store, store_options
 from appliance.db.base import utc_now
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Scope
@@ -14,13 +14,12 @@ from appliance.domain.access.service import check_key_spec, list_keys
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import Store
+from appliance.domain.tenants.key_service import create_tenant_key, revoke_tenant_key
 from appliance.domain.tenants.service import (
     TenantWithTier,
     create_tenant,
-    create_tenant_key,
     find_tenant,
     list_tenants,
-    revoke_tenant_key,
 )
 from appliance.domain.tenants.views import key_view, tenant_view
 
@@ -53,7 +52,13 @@ def create_tenant_command(
     async def work(store: Store) -> TenantWithTier:
         async with store.database.write() as session:
             return await create_tenant(
-                session, slug=slug, name=slug if name is None else name, tier=tier, overrides=fields, trust_group=trust_group
+                session,
+                slug=slug,
+                name=slug if name is None else name,
+                tier=tier,
+                overrides=fields,
+                trust_group=trust_group,
+                actor=cli_actor(),
             )
 
     created = run_on_store(**where, work=work)
@@ -112,7 +117,7 @@ def create_key_command(
 
     async def work(store: Store) -> tuple[ApiKey, str]:
         async with store.database.write() as session:
-            return await create_tenant_key(session, tenant_slug, spec, store.pepper)
+            return await create_tenant_key(session, tenant_slug, spec, store.pepper, cli_actor())
 
     row, raw_key = run_on_store(**where, work=work)
     click.echo(f"key {row.id} of tenant {tenant_slug} with {', '.join(row.scopes)}; store it now, it is not shown again:", err=True)
@@ -149,7 +154,7 @@ def revoke_key_command(tenant_slug: str, key_id: str, **where: str | None) -> No
 
     async def work(store: Store) -> ApiKey:
         async with store.database.write() as session:
-            return await revoke_tenant_key(session, tenant_slug, key_id)
+            return await revoke_tenant_key(session, tenant_slug, key_id, cli_actor())
 
     row = run_on_store(**where, work=work)
     click.echo(f"key {row.id} of tenant {tenant_slug} is revoked")

@@ -112,7 +112,7 @@ async def test_every_admin_route_refuses_without_a_token_and_with_an_inference_k
     routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
     assert len(routes) >= 7
     for method, path in routes:
-        url = path.format(slug="default", key_id="key_1")
+        url = path.format(slug="default", key_id="key_1", name="standard")
         anonymous = await client.request(method, url, headers={"Authorization": ""})
         assert (anonymous.status_code, anonymous.headers["www-authenticate"]) == (401, "Bearer"), (method, path)
         inference = await client.request(method, url, headers={"Authorization": f"Bearer {API_KEY}"})

@@ -9,9 +9,10 @@ from sqlalchemy import delete, func, select
 
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Scope
+from appliance.domain.audit.service import Actor
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.tenants.bootstrap import Control, open_control, open_store
-from appliance.domain.tenants.service import revoke_tenant_key
+from appliance.domain.tenants.key_service import revoke_tenant_key
 from appliance.errors import Unauthenticated, Unavailable
 from appliance.settings import Settings, SettingsError
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
@@ -74,7 +75,7 @@ async def test_a_changed_bootstrap_key_replaces_the_old_one(tmp_path):
 async def test_a_revoked_bootstrap_key_stays_revoked_after_a_restart(settings):
     control = await open_control(settings)
     async with control.store.database.write() as session:
-        await revoke_tenant_key(session, "default", control.directory.authenticate(API_KEY, None).key_id)
+        await revoke_tenant_key(session, "default", control.directory.authenticate(API_KEY, None).key_id, Actor("test", "here"))
     await control.close()
     again = await opened_and_closed(settings)
     assert again.api_key is None

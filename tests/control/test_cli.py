@@ -68,6 +68,16 @@ def test_a_key_revoked_by_the_cli_is_refused(fairlane, tmp_path):
         principal_of(tmp_path, key)
 
 
+def test_changes_by_the_cli_are_audited_and_listed(fairlane):
+    fairlane("tenant", "create", "acme")
+    key = fairlane("key", "create", "acme").stdout.strip()
+    events = json.loads(fairlane("audit", "list", "--json").stdout)
+    assert [event["action"] for event in events] == ["key.create", "tenant.create"]
+    assert events[0]["actor"].startswith("cli:") and events[0]["source"] == "cli" and events[0]["after"]["last4"] == key[-4:]
+    table = fairlane("audit", "list", "--target", "tenant:acme").stdout
+    assert "tenant.create" in table and "key.create" not in table and key not in table
+
+
 def test_lists_are_tables_for_people_and_json_for_programs(fairlane):
     fairlane("tenant", "create", "acme", "--set", "rpm=60")
     table = fairlane("tenant", "list").stdout
@@ -106,7 +116,7 @@ def test_a_command_that_can_not_be_done_says_why_and_exits_with_its_code(fairlan
 
 
 def test_migrate_brings_an_empty_database_up_and_is_no_error_again(fairlane):
-    assert "from empty to revision 0001" in fairlane("migrate").stdout
+    assert "from empty to revision 0003" in fairlane("migrate").stdout
     assert "already" in fairlane("migrate").stdout
 
 

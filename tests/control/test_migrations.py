@@ -15,7 +15,7 @@ from appliance.domain.tenants.models import Tenant
 from appliance.domain.usage.models import UsageHour
 from appliance.settings import Settings, sqlalchemy_url
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 
 
 def usage_row() -> dict[str, object]:

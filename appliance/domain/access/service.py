@@ -96,11 +96,24 @@ async def list_keys(session: AsyncSession, tenant_row_id: int) -> list[ApiKey]:
     return list((await session.scalars(of_tenant)).all())
 
 
-async def revoke_key(session: AsyncSession, tenant_row_id: int, key_id: str) -> ApiKey:
-    """Disable a key for ever; again is no error. Raises `NotFound`, also for another tenant's key."""
+async def find_key(session: AsyncSession, tenant_row_id: int, key_id: str) -> ApiKey:
+    """A key of a tenant. Raises `NotFound`, also for another tenant's key."""
     row = await session.get(ApiKey, key_id)
     if row is None or row.tenant_id != tenant_row_id:
         raise NotFound(f"this tenant has no key {key_id[:64]!r}", code="key_not_found")
+    return row
+
+
+def spec_of(row: ApiKey) -> KeySpec:
+    """What was chosen of a key, for another one like it."""
+    limits = Limits(row.rpm, row.tpm, row.tokens_per_day, row.tokens_per_month)
+    scopes = tuple(Scope(scope) for scope in row.scopes)
+    return KeySpec(row.name, scopes, tuple(row.models), tuple(row.lanes), row.expires_at, limits)
+
+
+async def revoke_key(session: AsyncSession, tenant_row_id: int, key_id: str) -> ApiKey:
+    """Disable a key for ever; again is no error. Raises `NotFound`, also for another tenant's key."""
+    row = await find_key(session, tenant_row_id, key_id)
     if row.disabled_at is None:
         row.disabled_at = utc_now()
         await session.flush()

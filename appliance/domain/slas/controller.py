@@ -1,4 +1,4 @@
-"""`GET /api/v1/tiers`."""
+"""`GET /api/v1/tiers`. Changing a tier concerns its tenants: `tenants/controller.py`."""
 
 import msgspec
 from litestar import Controller, get

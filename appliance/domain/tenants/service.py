@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -11,8 +12,8 @@ from appliance.db.database import Database
 from appliance.db.state import bump_version, read_version
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Limits, Scope
-from appliance.domain.access.service import KeySpec, create_key, revoke_key
 from appliance.domain.access.snapshot import AccessSnapshot, KeyRecord
+from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, policy_of, sla_with
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import find_tier, list_tiers, sla_of
@@ -40,7 +41,7 @@ class TenantWithTier:
 
 
 async def create_tenant(
-    session: AsyncSession, *, slug: str, name: str, tier: str, overrides: Mapping[str, Any], trust_group: str = ""
+    session: AsyncSession, *, slug: str, name: str, tier: str, overrides: Mapping[str, Any], actor: Actor, trust_group: str = ""
 ) -> TenantWithTier:
     """Add a tenant. Raises `Invalid` (slug, name, tier, overrides) or `Conflict` (the slug is taken)."""
     check_slug(slug)
@@ -56,14 +57,23 @@ async def create_tenant(
     tenant = Tenant(slug=slug, name=name, tier_id=tier_row.id, overrides=dict(overrides), trust_group=trust_group)
     session.add(tenant)
     await session.flush()
-    return TenantWithTier(tenant, tier_row, effective)
+    created = TenantWithTier(tenant, tier_row, effective)
+    record(session, actor, "tenant.create", f"tenant:{slug}", None, _facts(created))
+    return created
 
 
-async def list_tenants(session: AsyncSession) -> list[TenantWithTier]:
-    """All tenants but deleted ones, by slug, each with its tier (read apart: a join would decode a tier for each tenant)."""
-    tenants = (await session.scalars(select(Tenant).where(Tenant.status != DELETED).order_by(Tenant.slug))).all()
-    tiers = {tier.id: (tier, sla_of(tier)) for tier in await list_tiers(session)}
-    return [_with_tier(tenant, *tiers[tenant.tier_id]) for tenant in tenants]
+async def list_tenants(
+    session: AsyncSession, *, after: str = "", limit: int | None = None, status: str | None = None, tier: str | None = None
+) -> list[TenantWithTier]:
+    """Tenants but deleted ones, by slug: those behind `after`, of a status, under a tier. Each with its tier, which is read
+    apart: a join would decode a tier for each tenant."""
+    tiers = {row.id: (row, sla_of(row)) for row in await list_tiers(session)}
+    wanted = select(Tenant).where(Tenant.status != DELETED, Tenant.slug > after).order_by(Tenant.slug).limit(limit)
+    if status is not None:
+        wanted = wanted.where(Tenant.status == status)
+    if tier is not None:
+        wanted = wanted.where(Tenant.tier_id == (await find_tier(session, tier)).id)
+    return [_with_tier(tenant, *tiers[tenant.tier_id]) for tenant in (await session.scalars(wanted)).all()]
 
 
 async def find_tenant(session: AsyncSession, slug: str) -> TenantWithTier:
@@ -76,16 +86,79 @@ async def find_tenant(session: AsyncSession, slug: str) -> TenantWithTier:
     return _with_tier(tenant, tier, sla_of(tier))
 
 
-async def create_tenant_key(session: AsyncSession, slug: str, spec: KeySpec, pepper: bytes) -> tuple[ApiKey, str]:
-    """A new key of a tenant and its raw text. Raises `NotFound`."""
+async def update_tenant(session: AsyncSession, slug: str, changes: Mapping[str, Any], version: int | None, actor: Actor) -> TenantWithTier:
+    """Change some of name, tier, overrides (all of them), status and trust_group.
+
+    Raises `NotFound`, `Invalid`, or `Conflict` where `version` is not the present one.
+    """
     await bump_version(session)
-    return await create_key(session, (await find_tenant(session, slug)).tenant.id, spec, pepper)
+    found = await find_tenant(session, slug)
+    tenant = found.tenant
+    check_version(version, tenant.version, f"tenant {slug!r}")
+    before = _facts(found)
+    tier = await find_tier(session, changes["tier"]) if "tier" in changes else found.tier
+    tenant.tier_id = tier.id
+    if "name" in changes:
+        tenant.name = check_name(changes["name"])
+    if "overrides" in changes:
+        tenant.overrides = dict(changes["overrides"])
+    if "status" in changes:
+        tenant.status = changes["status"]
+    if "trust_group" in changes:
+        tenant.trust_group = check_slug(changes["trust_group"], "trust_group") if changes["trust_group"] else ""
+    effective = sla_with(sla_of(tier), tenant.overrides)
+    check_sla(effective)
+    await session.flush()
+    updated = TenantWithTier(tenant, tier, effective)
+    record(session, actor, "tenant.update", f"tenant:{slug}", before, _facts(updated))
+    return updated
 
 
-async def revoke_tenant_key(session: AsyncSession, slug: str, key_id: str) -> ApiKey:
-    """Revoke a key of a tenant. Raises `NotFound`."""
+async def delete_tenant(session: AsyncSession, slug: str, actor: Actor) -> None:
+    """Remove a tenant from sight; its keys are refused, its slug stays taken, its usage stays. Raises `NotFound`."""
     await bump_version(session)
-    return await revoke_key(session, (await find_tenant(session, slug)).tenant.id, key_id)
+    found = await find_tenant(session, slug)
+    before = _facts(found)
+    found.tenant.status = DELETED
+    await session.flush()
+    record(session, actor, "tenant.delete", f"tenant:{slug}", before, None)
+
+
+async def update_tier(session: AsyncSession, name: str, fields: Mapping[str, Any], version: int | None, actor: Actor) -> SlaTier:
+    """Change fields of a tier for all tenants under it.
+
+    Raises `NotFound`, `Conflict` where `version` is not the present one, and `Invalid`, also where a tenant's overrides would
+    contradict the tier.
+    """
+    await bump_version(session)
+    tier = next((row for row in await list_tiers(session) if row.name == name), None)
+    if tier is None:
+        raise NotFound(f"there is no tier {name[:64]!r}", code="tier_not_found")
+    check_version(version, tier.version, f"tier {name!r}")
+    before = sla_of(tier)
+    after = sla_with(before, fields, param="tier")
+    check_sla(after, "tier")
+    for found in await list_tenants(session, tier=name):
+        check_sla(sla_with(after, found.tenant.overrides), f"tenant {found.tenant.slug}")
+    for field, value in msgspec.to_builtins(after).items():
+        setattr(tier, field, value)
+    await session.flush()
+    record(session, actor, "tier.update", f"tier:{name}", msgspec.to_builtins(before), msgspec.to_builtins(after))
+    return tier
+
+
+def check_version(given: int | None, present: int, what: str) -> None:
+    """Raises `Conflict` where an editor saw another version than the present one; None does not ask."""
+    if given is not None and given != present:
+        message = f"{what} is at version {present}, and this change was made on version {given}: read it again and repeat the change"
+        raise Conflict(message, code="version_conflict", param="version")
+
+
+def _facts(found: TenantWithTier) -> dict[str, Any]:
+    """What the audit tells of a tenant."""
+    tenant = found.tenant
+    fields = {"name": tenant.name, "status": tenant.status, "tier": found.tier.name, "trust_group": tenant.trust_group}
+    return {**fields, "overrides": dict(tenant.overrides)}
 
 
 def _with_tier(tenant: Tenant, tier: SlaTier, base: Sla) -> TenantWithTier:

@@ -1,13 +1,13 @@
 """Tenants and keys as the API takes and shows them."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Limits
-from appliance.domain.slas.decisions import Positive, Sla
+from appliance.domain.slas.decisions import SLA_FIELDS, Positive, Sla
 from appliance.domain.tenants.service import TenantWithTier
 
 
@@ -33,12 +33,51 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     trust_group: str
     overrides: dict[str, Any]
     effective: Sla
+    sources: dict[str, Literal["tier", "override"]]
+    """Where each field of `effective` comes from."""
     version: int
     created_at: datetime
 
 
 class TenantList(msgspec.Struct, frozen=True):
+    """A page by slug; `next` is the `after` of the next page, null on the last one."""
+
     tenants: list[TenantView]
+    next: str | None = None
+
+
+class TenantPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `PATCH /tenants/{slug}`: what is left out or null stays as it is."""
+
+    version: Annotated[int | None, msgspec.Meta(description="the version that was read; 409 where it is no longer the present one")] = None
+    name: str | None = None
+    tier: str | None = None
+    overrides: Annotated[dict[str, Any] | None, msgspec.Meta(description="all overrides: they replace the present ones")] = None
+    status: Literal["active", "suspended"] | None = None
+    trust_group: str | None = None
+
+
+class KeyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `PATCH /tenants/{slug}/keys/{id}`: what is left out stays; null lifts it."""
+
+    version: int | None = None
+    expires_at: datetime | msgspec.UnsetType | None = msgspec.UNSET
+    rpm: Positive | msgspec.UnsetType | None = msgspec.UNSET
+    tpm: Positive | msgspec.UnsetType | None = msgspec.UNSET
+    tokens_per_day: Positive | msgspec.UnsetType | None = msgspec.UNSET
+    tokens_per_month: Positive | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST /tenants/{slug}/keys/{id}/rotate`."""
+
+    grace_s: Annotated[float, msgspec.Meta(description="how long the old key still works, at most 30 days")] = 3_600.0
+
+
+def given(patch: TenantPatch | KeyPatch) -> dict[str, Any]:
+    """The changes a patch asks for, without the version."""
+    absent = None if isinstance(patch, TenantPatch) else msgspec.UNSET
+    return {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not absent and name != "version"}
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +118,10 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_day: int | None
     tokens_per_month: int | None
     expires_at: datetime | None
+    grace_until: datetime | None
+    """After a rotation: refused from then on."""
     disabled_at: datetime | None
+    version: int
     created_at: datetime
 
 
@@ -108,6 +150,7 @@ def tenant_view(found: TenantWithTier) -> TenantView:
         trust_group=tenant.trust_group,
         overrides=tenant.overrides,
         effective=found.effective,
+        sources={field: "override" if field in tenant.overrides else "tier" for field in SLA_FIELDS},
         version=tenant.version,
         created_at=tenant.created_at,
     )
@@ -128,6 +171,8 @@ def key_view(row: ApiKey, tenant: str) -> KeyView:
         tokens_per_day=row.tokens_per_day,
         tokens_per_month=row.tokens_per_month,
         expires_at=row.expires_at,
+        grace_until=row.grace_until,
         disabled_at=row.disabled_at,
+        version=row.version,
         created_at=row.created_at,
     )

@@ -1,0 +1,40 @@
+"""`fairlane audit`: what administrators changed."""
+
+import click
+import msgspec
+
+from appliance.cli.common import fails_clearly, print_json, print_table, run_on_store, store_options
+from appliance.domain.audit.controller import audit_view
+from appliance.domain.audit.models import AuditEvent
+from appliance.domain.audit.service import list_events
+from appliance.domain.tenants.bootstrap import Store
+
+
+@click.group()
+def audit() -> None:
+    """Audit: who changed what, when and from where."""
+
+
+@audit.command("list")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Newest events shown.")
+@click.option("--target", help="Only this target, for example tenant:acme or tier:standard.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
+@fails_clearly
+def list_command(limit: int, target: str | None, as_json: bool, **where: str | None) -> None:
+    """Show changes, newest first."""
+
+    async def work(store: Store) -> list[AuditEvent]:
+        async with store.database.read() as session:
+            return await list_events(session, None, limit, target)
+
+    found = run_on_store(**where, work=work)
+    if as_json:
+        print_json([audit_view(row) for row in found])
+        return
+    rows = [(f"{r.at:%Y-%m-%d %H:%M:%S}Z", r.actor, r.source, r.action, r.target, _text(r.before), _text(r.after)) for r in found]
+    print_table(("TIME", "WHO", "FROM", "WHAT", "TARGET", "BEFORE", "AFTER"), rows)
+
+
+def _text(fields: object) -> str | None:
+    return None if fields is None else msgspec.json.encode(fields).decode()

@@ -1,0 +1,88 @@
+"""Keys of a tenant: made, changed, rotated, revoked. Each change is audited; of a key never more than may be shown."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.db.base import utc_now
+from appliance.db.state import bump_version
+from appliance.domain.access.models import ApiKey
+from appliance.domain.access.service import KeySpec, create_key, find_key, revoke_key, spec_of
+from appliance.domain.audit.service import Actor, record
+from appliance.domain.tenants.service import check_version, find_tenant
+from appliance.errors import Conflict, Invalid
+
+AUDITED = ("name", "prefix", "last4", "scopes", "models", "lanes", "rpm", "tpm", "tokens_per_day", "tokens_per_month")
+TIMES = ("expires_at", "grace_until", "disabled_at")
+MAX_GRACE_S = 30 * 86_400.0
+
+
+async def create_tenant_key(session: AsyncSession, slug: str, spec: KeySpec, pepper: bytes, actor: Actor) -> tuple[ApiKey, str]:
+    """A new key of a tenant and its raw text. Raises `NotFound`."""
+    await bump_version(session)
+    row, raw_key = await create_key(session, (await find_tenant(session, slug)).tenant.id, spec, pepper)
+    record(session, actor, "key.create", _target(slug, row), None, _facts(row))
+    return row, raw_key
+
+
+async def revoke_tenant_key(session: AsyncSession, slug: str, key_id: str, actor: Actor) -> ApiKey:
+    """Revoke a key of a tenant. Raises `NotFound`."""
+    await bump_version(session)
+    tenant_id = (await find_tenant(session, slug)).tenant.id
+    before = _facts(await find_key(session, tenant_id, key_id))
+    row = await revoke_key(session, tenant_id, key_id)
+    record(session, actor, "key.revoke", _target(slug, row), before, _facts(row))
+    return row
+
+
+async def update_tenant_key(
+    session: AsyncSession, slug: str, key_id: str, changes: Mapping[str, Any], version: int | None, actor: Actor
+) -> ApiKey:
+    """Change a key's expiry or own limits. Raises `NotFound`, `Invalid`, or `Conflict` (version, or a revoked key)."""
+    await bump_version(session)
+    row = await find_key(session, (await find_tenant(session, slug)).tenant.id, key_id)
+    check_version(version, row.version, f"key {key_id!r}")
+    _refuse_revoked(row)
+    before = _facts(row)
+    expires_at: datetime | None = changes.get("expires_at")
+    if expires_at is not None and expires_at.tzinfo is None:
+        raise Invalid("expires_at needs a time zone, for example 2030-01-31T12:00:00Z", param="expires_at")
+    for field, value in changes.items():
+        setattr(row, field, value)
+    await session.flush()
+    record(session, actor, "key.update", _target(slug, row), before, _facts(row))
+    return row
+
+
+async def rotate_tenant_key(
+    session: AsyncSession, slug: str, key_id: str, grace_s: float, pepper: bytes, actor: Actor
+) -> tuple[ApiKey, str]:
+    """Another key like it, and its raw text; the old one works for the grace time. Raises `NotFound`, `Invalid`, `Conflict`."""
+    if not 0 <= grace_s <= MAX_GRACE_S:
+        raise Invalid(f"grace_s is {grace_s:g}; it must be from 0 to {MAX_GRACE_S:g}", param="grace_s")
+    await bump_version(session)
+    tenant_id = (await find_tenant(session, slug)).tenant.id
+    old = await find_key(session, tenant_id, key_id)
+    _refuse_revoked(old)
+    before = _facts(old)
+    old.grace_until = utc_now() + timedelta(seconds=grace_s)
+    row, raw_key = await create_key(session, tenant_id, spec_of(old), pepper)
+    record(session, actor, "key.rotate", _target(slug, old), before, _facts(old))
+    record(session, actor, "key.create", _target(slug, row), None, _facts(row))
+    return row, raw_key
+
+
+def _refuse_revoked(row: ApiKey) -> None:
+    if row.disabled_at is not None:
+        raise Conflict(f"key {row.id!r} is revoked, which is for ever: make a new one", code="revoked_api_key")
+
+
+def _target(slug: str, row: ApiKey) -> str:
+    return f"tenant:{slug}/key:{row.id}"
+
+
+def _facts(row: ApiKey) -> dict[str, Any]:
+    times = {name: None if (time := getattr(row, name)) is None else time.isoformat() for name in TIMES}
+    return {**{name: getattr(row, name) for name in AUDITED}, **times}

@@ -1,0 +1,192 @@
+"""Changes of tenants, tiers and keys over HTTP, on both databases: versions, sources, pages, and the audit of it all."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from httpx import ASGITransport, AsyncClient
+from litestar import Litestar
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from appliance.domain.tenants.bootstrap import Control
+from appliance.domain.tenants.routes import admin_router
+from appliance.errors import Unauthenticated
+from appliance.problems import EXCEPTION_HANDLERS
+from tests.control.conftest import ADMIN_TOKEN, API_KEY
+
+ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+
+
+@pytest.fixture
+async def client(control: Control) -> AsyncIterator[AsyncClient]:
+    app = Litestar([admin_router(control)], exception_handlers=EXCEPTION_HANDLERS, logging_config=None)
+    transport = ASGITransport(app, raise_app_exceptions=False)  # pyright: ignore[reportArgumentType]
+    async with AsyncClient(transport=transport, base_url="http://test/api/v1", headers=ADMIN) as opened:
+        yield opened
+
+
+async def ok(response: Any) -> Any:
+    assert response.status_code < 300, response.text
+    return response.json() if response.content else None
+
+
+async def test_a_changed_tenant_is_judged_by_the_change_at_once(client, control):
+    await ok(await client.post("/tenants", json={"slug": "acme", "overrides": {"rpm": 5}}))
+    key = (await ok(await client.post("/tenants/acme/keys", json={"name": "k"})))["key"]
+    changes = {"tier": "interactive", "overrides": {"tpm": 100}, "trust_group": "partners", "name": "Acme"}
+    changed = await ok(await client.patch("/tenants/acme", json=changes))
+    policy = control.directory.authenticate(key, None).policy
+    assert (policy.rpm, policy.tpm, policy.tier, policy.trust_group, policy.weight) == (None, 100, "interactive", "partners", 4.0)
+    assert (changed["sources"]["tpm"], changed["sources"]["rpm"], changed["name"]) == ("override", "tier", "Acme")
+    assert changed == await ok(await client.get("/tenants/acme"))
+    await ok(await client.patch("/tenants/acme", json={"status": "suspended"}))
+    assert "acme" in control.directory.snapshot.suspended
+
+
+async def test_of_two_who_edit_the_same_version_the_second_is_refused_with_the_present_one(client):
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+    assert (await ok(await client.patch("/tenants/acme", json={"version": 1, "name": "One"})))["version"] == 2
+    refused = await client.patch("/tenants/acme", json={"version": 1, "name": "Two"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "version_conflict")
+    assert "at version 2" in refused.json()["error"]["message"]
+    assert (await ok(await client.get("/tenants/acme")))["name"] == "One"
+    assert (await ok(await client.patch("/tiers/standard", json={"version": 1, "rpm": 9})))["version"] == 2
+    assert (await client.patch("/tiers/standard", json={"version": 1, "rpm": 10})).status_code == 409
+    assert (await ok(await client.patch("/tiers/standard", json={"rpm": 11})))["sla"]["rpm"] == 11
+
+
+async def test_a_changed_tier_holds_for_its_tenants_but_not_over_their_overrides(client, control):
+    for slug, overrides in (("acme", {}), ("globex", {"rpm": 7})):
+        await ok(await client.post("/tenants", json={"slug": slug, "overrides": overrides}))
+    await ok(await client.patch("/tiers/standard", json={"rpm": 5, "max_concurrency": None, "shadow_mode": True}))
+    policies = control.directory.snapshot.policies
+    assert [policies[slug].rpm for slug in ("acme", "globex")] == [5, 7]
+    assert policies["acme"].max_concurrency is None and policies["acme"].shadow_mode
+
+
+async def test_a_wrong_change_is_refused_by_name_and_changes_nothing(client, control):
+    await ok(await client.post("/tenants", json={"slug": "acme", "overrides": {"default_lane": "fast"}}))
+    before = control.directory.snapshot.policies
+    for path, body, status, word in (
+        ("/tenants/acme", {"slug": "other"}, 400, "slug: there is no such field"),
+        ("/tenants/acme", {"status": "deleted"}, 400, "status"),
+        ("/tenants/acme", {"overrides": {"rmp": 1}}, 400, "rmp"),
+        ("/tenants/acme", {"tier": "gold"}, 400, "gold"),
+        ("/tenants/acme", {"tier": "batch"}, 400, "default_lane"),
+        ("/tenants/nobody", {"name": "x"}, 404, "nobody"),
+        ("/tiers/gold", {"rpm": 1}, 404, "gold"),
+        ("/tiers/standard", {"rmp": 1}, 400, "rmp"),
+        ("/tiers/standard", {"rpm": "many"}, 400, "rpm"),
+        ("/tiers/standard", {"lanes": ["slow"]}, 400, "tenant acme"),
+        ("/tiers/standard", {"version": "1"}, 400, "version"),
+    ):
+        refused = await client.patch(path, json=body)
+        assert refused.status_code == status and word in refused.json()["error"]["message"], refused.text
+    assert control.directory.snapshot.policies == before
+
+
+async def test_a_removed_tenant_is_gone_its_keys_refused_and_its_slug_taken(client, control):
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+    key = (await ok(await client.post("/tenants/acme/keys", json={"name": "k"})))["key"]
+    await ok(await client.delete("/tenants/acme"))
+    with pytest.raises(Unauthenticated):
+        control.directory.authenticate(key, None)
+    assert (await client.get("/tenants/acme")).status_code == (await client.delete("/tenants/acme")).status_code == 404
+    assert (await client.post("/tenants", json={"slug": "acme"})).status_code == 409
+
+
+async def test_tenants_come_in_pages_and_by_status_and_tier(client):
+    for slug, tier in (("a", "batch"), ("b", "standard"), ("c", "batch")):
+        await ok(await client.post("/tenants", json={"slug": slug, "tier": tier}))
+    await ok(await client.patch("/tenants/c", json={"status": "suspended"}))
+
+    async def slugs(**params: Any) -> tuple[list[str], str | None]:
+        page = await ok(await client.get("/tenants", params=params))
+        return [tenant["slug"] for tenant in page["tenants"]], page["next"]
+
+    assert await slugs(limit=2) == (["a", "b"], "b")
+    assert await slugs(limit=2, after="b") == (["c", "default"], None)
+    assert await slugs(tier="batch") == (["a", "c"], None)
+    assert await slugs(tier="batch", status="active") == (["a"], None)
+    assert (await client.get("/tenants", params={"limit": 0})).status_code == 400
+
+
+async def test_a_rotated_key_works_for_its_grace_time_and_the_new_one_is_like_it(client, control):
+    made = await ok(await client.post("/tenants/default/keys", json={"name": "ci", "rpm": 3, "lanes": ["fast"]}))
+    rotated = await ok(await client.post(f"/tenants/default/keys/{made['id']}/rotate", json={"grace_s": 600}))
+    old, new = (control.directory.authenticate(key, None) for key in (made["key"], rotated["key"]))
+    assert (new.limits.rpm, new.lanes) == (old.limits.rpm, old.lanes) == (3, {"fast"}) and new.key_id != old.key_id
+    again = await ok(await client.post(f"/tenants/default/keys/{rotated['id']}/rotate", json={"grace_s": 0}))
+    with pytest.raises(Unauthenticated, match="expired"):
+        control.directory.authenticate(rotated["key"], None)
+    assert control.directory.authenticate(again["key"], None)
+    assert (await client.post(f"/tenants/default/keys/{again['id']}/rotate", json={"grace_s": 1e9})).status_code == 400
+    await ok(await client.delete(f"/tenants/default/keys/{again['id']}"))
+    assert (await client.post(f"/tenants/default/keys/{again['id']}/rotate", json={})).status_code == 409
+
+
+async def test_a_keys_expiry_and_limits_change_at_once(client, control):
+    made = await ok(await client.post("/tenants/default/keys", json={"name": "k", "tokens_per_day": 100, "tpm": 10}))
+    path = f"/tenants/default/keys/{made['id']}"
+    changed = await ok(await client.patch(path, json={"tpm": None, "rpm": 5}))
+    assert (changed["tpm"], changed["rpm"], changed["tokens_per_day"], changed["version"]) == (None, 5, 100, 2)
+    limits = control.directory.authenticate(made["key"], None).limits
+    assert (limits.rpm, limits.tpm, limits.tokens_per_day) == (5, None, 100)
+    assert (await client.patch(path, json={"rpm": 6, "version": 1})).status_code == 409
+    await ok(await client.patch(path, json={"expires_at": "2020-01-01T00:00:00Z"}))
+    with pytest.raises(Unauthenticated, match="expired"):
+        control.directory.authenticate(made["key"], None)
+    await ok(await client.patch(path, json={"expires_at": None}))
+    assert control.directory.authenticate(made["key"], None)
+    assert (await client.patch(path, json={"expires_at": "2020-01-01T00:00:00"})).status_code == 400
+
+
+async def test_every_change_is_audited_with_what_differs_and_no_secret(client):
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+    key = await ok(await client.post("/tenants/acme/keys", json={"name": "k"}))
+    target = f"tenant:acme/key:{key['id']}"
+    await ok(await client.patch("/tenants/acme", json={"overrides": {"rpm": 5}, "name": "acme"}))
+    await ok(await client.patch("/tenants/acme", json={"name": "acme"}))  # no change, no event
+    await ok(await client.patch("/tiers/batch", json={"weight": 0.25}))
+    await ok(await client.post(f"/tenants/acme/keys/{key['id']}/rotate", json={}))
+    await ok(await client.delete(f"/tenants/acme/keys/{key['id']}"))
+    await ok(await client.delete("/tenants/acme"))
+    await client.patch("/tiers/batch", json={"weight": -1})  # refused, no event
+    answer = await client.get("/audit")
+    events = answer.json()["events"]
+    assert [event["action"] for event in reversed(events)] == [
+        "tenant.create", "key.create", "tenant.update", "tier.update", "key.rotate", "key.create", "key.revoke", "tenant.delete"
+    ]  # fmt: skip
+    by_action = {event["action"]: event for event in events}
+    assert (by_action["tenant.update"]["before"], by_action["tenant.update"]["after"]) == ({"overrides": {}}, {"overrides": {"rpm": 5}})
+    assert by_action["tier.update"]["after"] == {"weight": 0.25} and by_action["tier.update"]["target"] == "tier:batch"
+    assert by_action["key.revoke"]["target"] == target and list(by_action["key.revoke"]["after"]) == ["disabled_at"]
+    assert {event["actor"] for event in events} == {"bootstrap-admin"} and {event["source"] for event in events} == {"127.0.0.1"}
+    assert key["key"] not in answer.text
+    first = (await client.get("/audit", params={"limit": 3})).json()
+    second = (await client.get("/audit", params={"limit": 100, "before": first["next"]})).json()
+    assert [*first["events"], *second["events"]] == events and second["next"] is None
+    of_key = (await client.get("/audit", params={"target": target})).json()["events"]
+    assert [event["action"] for event in of_key] == ["key.revoke", "key.rotate", "key.create"]
+
+
+@pytest.mark.parametrize("change", ["UPDATE audit_event SET actor = 'nobody'", "DELETE FROM audit_event"])
+async def test_the_database_itself_refuses_to_change_the_audit(client, control, change):
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+
+    async def meddle() -> None:
+        async with control.store.database.write() as session:
+            await session.execute(text(change))
+
+    with pytest.raises(DBAPIError, match="append only"):
+        await meddle()
+    assert len((await client.get("/audit")).json()["events"]) == 1
+
+
+async def test_the_actor_of_a_key_is_the_key(client):
+    made = await ok(await client.post("/tenants/default/keys", json={"name": "robot", "scopes": ["admin:write"]}))
+    robot = {"Authorization": f"Bearer {made['key']}"}
+    await ok(await client.patch("/tiers/batch", json={"rpm": 8}, headers=robot))
+    assert (await client.get("/audit")).json()["events"][0]["actor"] == f"key:{made['id']}"
+    assert (await client.get("/audit", headers={"Authorization": f"Bearer {API_KEY}"})).status_code == 403
