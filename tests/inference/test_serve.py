@@ -152,6 +152,20 @@ def test_the_books_equal_what_clients_counted_within_2_s_and_budgets_outlive_a_r
         assert spent.status_code == 429 and spent.json()["error"]["code"] == "insufficient_quota"
 
 
+def test_a_changed_limit_holds_from_the_next_request_on_and_leaves_running_ones_alone(tmp_path: Path, export: Path) -> None:
+    admin = {"Authorization": f"Bearer {ADMIN}"}
+    with serving(tmp_path, export) as served:
+        lines = served.stream(100)
+        next(lines)
+        overrides = {"overrides": {"tpm": 10, "max_context": 20, "max_concurrency": 1}}
+        assert httpx.patch(served.url + "/api/v1/tenants/default", json=overrides, headers=admin).status_code == 200
+        refused = httpx.post(served.url + "/generate", json={"prompt": "x"}, headers=HEADERS)
+        assert refused.status_code == 429 and refused.json()["error"]["reason"] == "concurrency"
+        assert list(lines)[-2] == "data: [DONE]"
+        event = httpx.get(served.url + "/api/v1/audit", headers=admin).json()["events"][0]
+        assert event["action"] == "tenant.update" and event["request_id"].startswith("req_") and event["source"] == "127.0.0.1"
+
+
 def test_a_killed_engine_ends_streams_with_an_error_and_is_replaced(tmp_path: Path, export: Path) -> None:
     with serving(tmp_path, export) as served:
         lines = served.stream(2_000)
