@@ -8,18 +8,22 @@ import msgspec
 
 from appliance.cli.common import cli_actor, fails_clearly, print_json, print_table, run_on_store, store_options
 from appliance.db.base import utc_now
+from appliance.db.state import bump_version
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Scope
 from appliance.domain.access.service import check_key_spec, list_keys
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import Store
-from appliance.domain.tenants.key_service import create_tenant_key, revoke_tenant_key
+from appliance.domain.tenants.key_service import create_tenant_key, revoke_tenant_key, rotate_tenant_key
 from appliance.domain.tenants.service import (
     TenantWithTier,
     create_tenant,
+    delete_tenant,
     find_tenant,
     list_tenants,
+    update_tenant,
+    update_tier,
 )
 from appliance.domain.tenants.views import key_view, tenant_view
 
@@ -82,6 +86,57 @@ def list_tenants_command(as_json: bool, **where: str | None) -> None:
         return
     rows = [(t.tenant.slug, t.tenant.name, t.tenant.status, t.tier.name, _compact(t.tenant.overrides)) for t in found]
     print_table(("SLUG", "NAME", "STATUS", "TIER", "OVERRIDES"), rows)
+
+
+@tenant.command("update")
+@click.argument("slug")
+@click.option("--name", help="Name for people.")
+@click.option("--tier", help="SLA tier.")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override an SLA field; null lifts a limit. Repeatable.")
+@click.option("--unset", "dropped", multiple=True, metavar="FIELD", help="Take the tier's value again. Repeatable.")
+@click.option("--trust-group", help="Tenants of one group share cached prefixes; empty: alone.")
+@click.option("--status", type=click.Choice(["active", "suspended"]), help="A suspended tenant's requests are refused.")
+@store_options
+@fails_clearly
+def update_tenant_command(
+    slug: str,
+    name: str | None,
+    tier: str | None,
+    overrides: tuple[str, ...],
+    dropped: tuple[str, ...],
+    trust_group: str | None,
+    status: str | None,
+    **where: str | None,
+) -> None:
+    """Change the tenant SLUG; what is not named stays, also its other overrides."""
+    given = {"name": name, "tier": tier, "trust_group": trust_group, "status": status}
+    changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+
+    async def work(store: Store) -> TenantWithTier:
+        async with store.database.write() as session:
+            await bump_version(session)  # its lock comes before the look, as in every change
+            present = (await find_tenant(session, slug)).tenant.overrides
+            kept = {field: value for field, value in present.items() if field not in dropped}
+            changes["overrides"] = kept | dict(_override(item) for item in overrides)
+            return await update_tenant(session, slug, changes, None, cli_actor())
+
+    updated = run_on_store(**where, work=work)
+    click.echo(f"tenant {slug} is at version {updated.tenant.version}, tier {updated.tier.name}, {updated.tenant.status}")
+
+
+@tenant.command("delete")
+@click.argument("slug")
+@store_options
+@fails_clearly
+def delete_tenant_command(slug: str, **where: str | None) -> None:
+    """Refuse the keys of SLUG from now on; the slug stays taken, usage and audit stay."""
+
+    async def work(store: Store) -> None:
+        async with store.database.write() as session:
+            await delete_tenant(session, slug, cli_actor())
+
+    run_on_store(**where, work=work)
+    click.echo(f"tenant {slug} is removed")
 
 
 @click.group(epilog=SEEN_AT_ONCE)
@@ -160,6 +215,24 @@ def revoke_key_command(tenant_slug: str, key_id: str, **where: str | None) -> No
     click.echo(f"key {row.id} of tenant {tenant_slug} is revoked")
 
 
+@key.command("rotate")
+@click.argument("tenant_slug", metavar="TENANT")
+@click.argument("key_id")
+@click.option("--grace-s", default=3600.0, show_default=True, help="Seconds the old key still works.")
+@store_options
+@fails_clearly
+def rotate_key_command(tenant_slug: str, key_id: str, grace_s: float, **where: str | None) -> None:
+    """Make another key like KEY_ID and print it on stdout, alone."""
+
+    async def work(store: Store) -> tuple[ApiKey, str]:
+        async with store.database.write() as session:
+            return await rotate_tenant_key(session, tenant_slug, key_id, grace_s, store.pepper, cli_actor())
+
+    row, raw_key = run_on_store(**where, work=work)
+    click.echo(f"key {row.id} replaces {key_id}, which works for {grace_s:g} s; store it now, it is not shown again:", err=True)
+    click.echo(raw_key)
+
+
 @click.group(short_help="SLA tiers: targets, weights, limits.")
 def tier() -> None:
     """SLA tiers: targets, weights, limits; tenants refer to one and may override fields."""
@@ -182,6 +255,24 @@ def list_tiers_command(as_json: bool, **where: str | None) -> None:
         return
     rows = [(r.name, r.weight, r.priority, ",".join(r.lanes), _compact(r.ttft_ms), r.max_concurrency, r.rpm, r.tpm) for r in found]
     print_table(("NAME", "WEIGHT", "PRIORITY", "LANES", "TTFT MS", "IN FLIGHT", "RPM", "TPM"), rows)
+
+
+@tier.command("update")
+@click.argument("name")
+@click.option(
+    "--set", "fields", multiple=True, required=True, metavar="FIELD=VALUE", help="A field's new value; null: no limit. Repeatable."
+)
+@store_options
+@fails_clearly
+def update_tier_command(name: str, fields: tuple[str, ...], **where: str | None) -> None:
+    """Change the tier NAME for all tenants under it."""
+    changes = dict(_override(item) for item in fields)
+
+    async def work(store: Store) -> SlaTier:
+        async with store.database.write() as session:
+            return await update_tier(session, name, changes, None, cli_actor())
+
+    click.echo(f"tier {name} is at version {run_on_store(**where, work=work).version}")
 
 
 def _override(item: str) -> tuple[str, Any]:

@@ -68,6 +68,25 @@ def test_a_key_revoked_by_the_cli_is_refused(fairlane, tmp_path):
         principal_of(tmp_path, key)
 
 
+def test_tenants_tiers_and_keys_change_by_the_cli(fairlane, tmp_path):
+    fairlane("tenant", "create", "acme", "--set", "rpm=60", "--set", "tpm=5")
+    key = fairlane("key", "create", "acme").stdout.strip()
+    updated = fairlane("tenant", "update", "acme", "--tier", "interactive", "--set", "max_queued=2", "--unset", "tpm")
+    assert updated.exit_code == 0 and "version 2" in updated.stdout, updated.output
+    assert "version 2" in fairlane("tier", "update", "interactive", "--set", "weight=9").stdout
+    policy = principal_of(tmp_path, key).policy
+    assert (policy.tier, policy.rpm, policy.tpm, policy.max_queued, policy.weight) == ("interactive", 60, None, 2, 9.0)
+    key_id = json.loads(fairlane("key", "list", "acme", "--json").stdout)[0]["id"]
+    newer = fairlane("key", "rotate", "acme", key_id, "--grace-s", "0").stdout.strip()
+    assert principal_of(tmp_path, newer).tenant_id == "acme"
+    with pytest.raises(Unauthenticated, match="expired"):
+        principal_of(tmp_path, key)
+    assert fairlane("tier", "update", "gold", "--set", "weight=9").exit_code == 1
+    assert fairlane("tenant", "delete", "acme").exit_code == 0
+    with pytest.raises(Unauthenticated):
+        principal_of(tmp_path, newer)
+
+
 def test_changes_by_the_cli_are_audited_and_listed(fairlane):
     fairlane("tenant", "create", "acme")
     key = fairlane("key", "create", "acme").stdout.strip()
