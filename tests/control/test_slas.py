@@ -92,5 +92,15 @@ def test_the_seeded_tiers_hold_together_and_standard_allows_64_in_flight():
 
 def test_the_default_tenant_has_no_ceiling():
     policy = policy_of("default", "", "standard", sla_with(SEED_TIERS["standard"], UNLIMITED), 0)
-    ceilings = ("committed_tpm", "tpm", "rpm", "max_concurrency", "max_queued", "max_context_tokens", "tokens_per_day", "tokens_per_month")
+    ceilings = (
+        "committed_tpm",
+        "tpm",
+        "rpm",
+        "max_concurrency",
+        "max_queued",
+        "queue_ttl_s",
+        "max_context_tokens",
+        "tokens_per_day",
+        "tokens_per_month",
+    )
     assert [getattr(policy, name) for name in ceilings] == [None] * len(ceilings)

@@ -66,7 +66,7 @@ class Sla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 SLA_FIELDS = tuple(field.name for field in msgspec.structs.fields(Sla))
-UNLIMITED: dict[str, Any] = {"max_concurrency": None, "max_queued": None}
+UNLIMITED: dict[str, Any] = {"max_concurrency": None, "max_queued": None, "queue_ttl_ms": None}
 """Overrides that lift all ceilings of tier `standard`; tenant `default`, which owns the first key, has them."""
 
 SEED_TIERS: dict[str, Sla] = {
