@@ -34,6 +34,7 @@ from engine.model.memory import check_fit, weight_bytes
 from engine.model.source import ModelSource, open_source
 from engine.scheduling.limits import limits_of
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_model import StepModel
 from engine.startup import Startup
 from engine.wire import (
     CommonPrefix,
@@ -193,7 +194,7 @@ class Replica:
         device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size)
         warmed = warm_up(model, weights.params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
         self._startup.seconds.update(warmed.seconds)
-        scheduler = Scheduler(limits)
+        scheduler = Scheduler(limits, model=StepModel(warmed.step_times))
         guard = warmed.compiles_after_ready
         if config.compile_after_ready_is_fatal:
             guard = _fatal_guard(guard)

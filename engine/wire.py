@@ -340,6 +340,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     compiles_after_ready: int = 0
     kv_slots_used: int = 0
     """Token slots in use inside used pages (fragmentation = 1 - slots / (pages_used * block size))."""
+    step_model_error_ratio: float = 1.0
+    """P99 over recent steps of measured over predicted time, before the correction by this very number."""
 
 
 class WorkShare(msgspec.Struct, frozen=True, array_like=True):
@@ -375,6 +377,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     evicted_pages: int = 0
     pages_free: int = 0
     predicted_s: float = 0.0
+    """Of the device, by the step-time model; 0 without one."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):

@@ -76,6 +76,10 @@ class EngineMetrics(Collector):
             for value, number in values.items():
                 gauge.add_metric((*labels, value), number)
             yield gauge
+        error = GaugeMetricFamily(f.STEP_MODEL_ERROR.full_name, f.STEP_MODEL_ERROR.help, labels=f.STEP_MODEL_ERROR.labels)
+        if load is not None:
+            error.add_metric(labels, load.step_model_error_ratio)
+        yield error
         yield from self._collect_counters()
 
     def _collect_counters(self) -> Iterator[Metric]:

@@ -76,10 +76,13 @@ PREFIX_QUERIES = Family("prefix_cache_query_tokens", "counter", "Prompt tokens l
 PREFIX_HITS = Family("prefix_cache_hit_tokens", "counter", "Prompt tokens the prefix cache had.", ENGINE_LABELS)
 COMPILES = Family("compiles_after_ready", "counter", "Programs compiled after ready: each one stalled every request.", ENGINE_LABELS)
 STEP = Family("step_seconds", "histogram", "Time of the device for a step, by what it held.", (*ENGINE_LABELS, "phase"), TOKEN_GRID_S)
+STEP_MODEL_ERROR = Family(
+    "step_model_error_ratio", "gauge", "P99 over recent steps of measured over predicted step time; 1 is a perfect model.", ENGINE_LABELS
+)
 STARTUP = Family("startup_seconds", "gauge", "How long each phase of the engine's last start took.", (*ENGINE_LABELS, "phase"))
 BACKEND = Family("kernel_backend_info", "gauge", "1 for the attention backend in use.", (*ENGINE_LABELS, "backend"))
 
 FAMILIES = (
     REQUESTS, REJECTED, SHADOWED, CANCELLED, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
-    RUNNING, QUEUED, KV_PAGES, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, COMPILES, STEP, STARTUP, BACKEND,
+    RUNNING, QUEUED, KV_PAGES, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, COMPILES, STEP, STEP_MODEL_ERROR, STARTUP, BACKEND,
 )  # fmt: skip

@@ -22,11 +22,14 @@ from engine.execution.step import run_step
 from engine.kernels.attention import AttentionBackend
 from engine.model.config import ModelConfig
 from engine.model.params import Params
-from engine.scheduling.plan import Bucket, StepPlan
+from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket, DecodeRow, PrefillChunk, StepPlan
+from engine.scheduling.step_model import Probe, StepTimes, fit_step_times, work_of
 
 type OnProgress = Callable[[str, int, int, str], None]
 """Phase (allocate, compile, warmup), done, total, detail."""
 
+PROBE_CONTEXT_TOKENS = 1024
+"""Context of the steps from which the step-time model learns what reading the cache costs."""
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -51,11 +54,12 @@ class CompileCounter:
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """A runner that is ready, and what it took. `seconds` by phase: allocate, compile, warmup."""
+    """A runner that is ready, what it took (`seconds` by phase: allocate, compile, warmup), and how long its steps take."""
 
     runner: DeviceRunner
     compiles_after_ready: Callable[[], int]
     seconds: dict[str, float]
+    step_times: StepTimes
 
 
 def use_compile_cache(folder: Path) -> None:
@@ -100,11 +104,12 @@ def warm_up(
     shapes = [*(step_shape(bucket, limits) for bucket in buckets), step_shape(SCORING_BUCKET, limits, scores_prompt=True)]
     programs = _compile(config, params, limits, backend, shapes, state, on_progress, compile_threads)
     compiled_s = time.monotonic()
-    state = _call_each(programs, params, limits, state, on_progress)
+    caller = _Caller(params, limits, programs, state)
+    times = _call_each(caller, on_progress)
     warmed_s = time.monotonic()
     counter.arm()
     seconds = {"allocate": allocated_s - started_s, "compile": compiled_s - allocated_s, "warmup": warmed_s - compiled_s}
-    return WarmedUp(DeviceRunner(config, limits, params, state, programs), counter.count, seconds)
+    return WarmedUp(DeviceRunner(config, limits, params, caller.state, programs), counter.count, seconds, times)
 
 
 def _compile(
@@ -141,14 +146,59 @@ def _compile(
     return Programs(steps, admission)
 
 
-def _call_each(programs: Programs, params: Params, limits: Limits, state: DeviceState, on_progress: OnProgress) -> DeviceState:
-    """An empty plan touches nothing but the scratch slot; the first call of a program still costs more than later ones."""
-    slots = SlotArrays(limits)
-    rows = SlotState(*(np.zeros(array.shape[1:], array.dtype) for array in state.slots))
-    state = state._replace(slots=programs.admit(state.slots, np.int32(limits.max_num_seqs), rows))
-    for index, (shape, program) in enumerate(programs.steps.items()):
-        empty = StepPlan(0, shape.bucket, (), (), ())
-        state, results = program(params, state, pack(shape, empty, slots).buffer)
+@dataclass(slots=True)
+class _Caller:
+    """Calls programs one after another; each takes the state that the one before gave back."""
+
+    params: Params
+    limits: Limits
+    programs: Programs
+    state: DeviceState
+
+    def seconds(self, shape: StepShape, plan: StepPlan) -> float:
+        """One call from the packed plan to its results on the host. Nothing that serving uses depends on what it wrote."""
+        buffer = pack(shape, plan, SlotArrays(self.limits)).buffer
+        started_s = time.monotonic()
+        self.state, results = self.programs.steps[shape](self.params, self.state, buffer)
         np.asarray(results)
+        return time.monotonic() - started_s
+
+
+def _call_each(caller: _Caller, on_progress: OnProgress) -> StepTimes:
+    """The first call of a program costs more than later ones; the second is its time in the step-time model."""
+    limits, programs = caller.limits, caller.programs
+    rows = SlotState(*(np.zeros(array.shape[1:], array.dtype) for array in caller.state.slots))
+    caller.state = caller.state._replace(slots=programs.admit(caller.state.slots, np.int32(limits.max_num_seqs), rows))
+    empty: dict[Bucket, float] = {}
+    for index, shape in enumerate(programs.steps):
+        plan = StepPlan(0, shape.bucket, (), (), ())
+        caller.seconds(shape, plan)
+        if not shape.scores_prompt:
+            empty[shape.bucket] = caller.seconds(shape, plan)
         on_progress("warmup", index + 1, len(programs.steps), str(shape))
-    return state
+    decode = max((bucket for bucket in empty if not bucket.prefill_tokens), key=lambda b: b.decode_rows, default=None)
+    prefill = max((bucket for bucket in empty if not bucket.decode_rows), key=lambda b: b.prefill_tokens, default=None)
+    longest = min(PROBE_CONTEXT_TOKENS, limits.max_model_len - 1)
+    decodes = (_decode_plan(decode, limits, context) for context in (1, longest)) if decode else ()
+    prefills = (_prefill_plan(prefill, limits, context) for context in (0, longest)) if prefill else ()
+    return fit_step_times(empty, tuple(_probe(caller, plan) for plan in decodes), tuple(_probe(caller, plan) for plan in prefills))
+
+
+def _probe(caller: _Caller, plan: StepPlan) -> Probe:
+    return Probe(plan.bucket, work_of(plan), caller.seconds(step_shape(plan.bucket, caller.limits), plan))
+
+
+def _decode_plan(bucket: Bucket, limits: Limits, context: int) -> StepPlan:
+    """As many rows as there are slots; all read the first page over and over."""
+    pages = (0,) * (context // limits.page_size + 1)
+    return StepPlan(
+        0, bucket, (), tuple(DecodeRow(slot, slot, context, pages) for slot in range(min(bucket.decode_rows, limits.max_num_seqs))), ()
+    )
+
+
+def _prefill_plan(bucket: Bucket, limits: Limits, context: int) -> StepPlan:
+    """One chunk that fills the bucket, as far as the context allows."""
+    tokens = max(1, min(bucket.prefill_tokens, limits.max_model_len - QUERY_BLOCK_TOKENS))
+    start = min(context, limits.max_model_len - tokens)
+    pages = (0,) * -(-(start + tokens) // limits.page_size)
+    return StepPlan(0, bucket, (), (), (PrefillChunk(0, 0, start, (0,) * tokens, pages, samples=False),))

@@ -33,6 +33,7 @@ class PlannedStep:
     rows: tuple[Row, ...]
     preempted: tuple[int, ...]
     evicted_pages: int
+    predicted_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -83,6 +83,7 @@ def load_of(
     page_size: int,
     counters: Counters,
     compiles_after_ready: int,
+    step_model_error_ratio: float,
 ) -> Load:
     """The load report. Shared and pinned pages are full; only a sequence's own last pages have empty slots."""
     tenants = tenant_loads(running, waiting)
@@ -105,6 +106,7 @@ def load_of(
         pad_tokens=counters.pad_tokens,
         compiles_after_ready=compiles_after_ready,
         kv_slots_used=pool.num_used * page_size - empty_slots,
+        step_model_error_ratio=step_model_error_ratio,
     )
 
 
@@ -133,6 +135,7 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         preempted=step.preempted,
         evicted_pages=step.evicted_pages,
         pages_free=pages_free,
+        predicted_s=step.predicted_s,
     )
 
 

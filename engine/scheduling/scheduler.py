@@ -6,6 +6,7 @@ planned by its position alone, and what turns out to be late is dropped at its c
 """
 
 from collections import deque
+from dataclasses import replace
 
 from engine.errors import InvalidSequence
 from engine.scheduling.door import check_submit
@@ -17,14 +18,17 @@ from engine.scheduling.policy import FirstComeFirstServed, WaitingQueue
 from engine.scheduling.report import load_of, pad_tokens_of, record_of
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster
+from engine.scheduling.step_model import StepModel, work_of
 from engine.wire import FinishReason, Load, SequenceEvent, StepRecord, Submit, TokenLogprob
 
 
 class Scheduler:
     """Owns all sequences between `submit` and their one event with `finish`."""
 
-    def __init__(self, limits: Limits, queue: WaitingQueue | None = None) -> None:
+    def __init__(self, limits: Limits, queue: WaitingQueue | None = None, model: StepModel | None = None) -> None:
+        """`model` is there where steps are measured; without it no step is predicted."""
         self._limits = limits
+        self._model = model
         self._roster = Roster(limits, queue or FirstComeFirstServed())
         self._planner = Planner(self._roster)
         self._sequences: dict[int, Sequence] = {}
@@ -37,6 +41,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._last_sequence_id = 0
         self._evicted_before = 0
+        self._last_done_ns = 0
 
     def submit(self, submit: Submit) -> None:
         """Take a sequence into the queue.
@@ -90,6 +95,8 @@ class Scheduler:
         self._num_steps += 1
         self._last_step_was_lone = draft.lone
         self._roster.counters.pad_tokens += pad_tokens_of(step)
+        if self._model is not None:
+            step = replace(step, predicted_s=self._model.predict_s(step.plan.bucket, work_of(step.plan)))
         self._in_flight.append(step)
         return step.plan
 
@@ -141,12 +148,16 @@ class Scheduler:
             page_size=self._limits.page_size,
             counters=self._roster.counters,
             compiles_after_ready=compiles_after_ready,
+            step_model_error_ratio=self._model.error_ratio if self._model is not None else 1.0,
         )
 
     def record(self, plan: StepPlan, *, planned_ns: int, dispatched_ns: int, done_ns: int, committed_ns: int) -> StepRecord:
-        """The ledger's tuple of the step committed last."""
+        """The ledger's tuple of the step committed last; the step-time model learns from its times."""
         step = self._committed
         assert step is not None and step.plan is plan, "record belongs right after commit"
+        began_ns, self._last_done_ns = max(dispatched_ns, self._last_done_ns), done_ns
+        if self._model is not None:
+            self._model.observe(plan.bucket, work_of(plan), (done_ns - began_ns) / 1e9)
         return record_of(
             step,
             planned_ns=planned_ns,
