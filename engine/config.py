@@ -25,7 +25,7 @@ def check_config(config: EngineConfig) -> None:
     _at_least("max_num_seqs", config.max_num_seqs, 1)
     _at_least("max_num_batched_tokens", config.max_num_batched_tokens, 16)
     _at_least("max_prefill_rows", config.max_prefill_rows, 1)
-    for key in ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes", "preempt_every_steps"):
+    for key in ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes", "preempt_every_steps", "max_step_ms"):
         _at_least(key, getattr(config, key), 0)
     if config.max_model_len and config.max_model_len < 2:
         raise ConfigError(

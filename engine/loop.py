@@ -1,7 +1,8 @@
 """The engine's main loop: take messages, plan, dispatch, collect, commit, report. One thread, one step after another.
 
-With overlap, step N+1 is planned and dispatched while step N runs on the device; without it, each step is finished
-before the next is planned. Both give the same text; tests compare them.
+With overlap, step N+1 is planned and dispatched while step N runs on the device (unless that one is long and others may
+come: `Scheduler.may_run_ahead`); without it, each step is finished before the next is planned. Both give the same text;
+tests compare them.
 """
 
 import gc
@@ -65,6 +66,10 @@ class EngineLoop:
             messages = self._link.receive(0.0 if self._scheduler.has_work else HEARTBEAT_S)
             if not self._take(messages):
                 return
+            if running is not None and not self._scheduler.may_run_ahead:
+                self._link.send(self._finish_step(running))
+                running = None
+                continue  # what came meanwhile has a say in the next step
             started = self._start_step()
             if self._overlap:
                 started, running = running, started
@@ -98,8 +103,10 @@ class EngineLoop:
                         self._scheduler.abort(sequence_id)
                 case Shutdown():
                     return False
-                case SetPolicies() | CommonPrefixes():
-                    pass  # policies steer the tenant-fair scheduler; prefixes are only taken before ready
+                case SetPolicies():
+                    self._scheduler.set_policies(message.policies)
+                case CommonPrefixes():
+                    pass  # only taken before ready
         events = (*refused, *self._scheduler.take_events())
         if events:
             self._link.send(StepDone(events, self._load()))

@@ -58,6 +58,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`auto` takes the fastest one for the device."""
     max_prefill_rows: int = 4
     """Most sequences prefilled in one step."""
+    scheduling_policy: Literal["fcfs", "priority", "wrr", "vtc"] = "vtc"
+    """Who goes first: by arrival, by tenants' priority, by turns of requests, by fair shares of tokens (the last two share memory, too)."""
+    max_step_ms: int = 30
+    """A step with prefill work is predicted to take at most so many milliseconds, as the next request may arrive in it; 0 is no bound."""
     decode_buckets: tuple[int, ...] = ()
     """Rows of decode-only steps; each shape is compiled before ready. Empty takes the defaults of `engine.scheduling.buckets`."""
     prefill_buckets: tuple[int, ...] = ()

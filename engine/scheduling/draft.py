@@ -43,6 +43,8 @@ class Draft:
     limits: Limits
     lone: bool = False
     """For one chunk with prompt log-probabilities, which has the step to itself."""
+    budget_rows: int | None = None
+    """Most prefill rows by the step's time; None: no bound."""
     admitted: list[Admitted] = field(default_factory=list)
     decodes: list[DecodeRow] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
@@ -60,14 +62,19 @@ class Draft:
         """Prefill tokens that this step could hold if no chunk were in it yet."""
         if self.lone:
             return min(QUERY_BLOCK_TOKENS, self.limits.max_num_batched_tokens)
-        return min(self.limits.max_num_batched_tokens, self.limits.buckets.prefill_capacity(len(self.decodes)))
+        return min(self.limits.max_num_batched_tokens, self._capacity_rows)
+
+    @property
+    def _capacity_rows(self) -> int:
+        capacity = self.limits.buckets.prefill_capacity(len(self.decodes))
+        return capacity if self.budget_rows is None else min(capacity, self.budget_rows)
 
     @property
     def tokens_left(self) -> int:
         """Most tokens of one more chunk."""
         if len(self.prefills) >= (1 if self.lone else self.limits.max_prefill_rows):
             return 0
-        rows_left = self.limits.buckets.prefill_capacity(len(self.decodes)) - self.padded_tokens
+        rows_left = self._capacity_rows - self.padded_tokens
         return max(0, min(self.capacity_tokens - self.prefill_tokens, rows_left))
 
     def admit(self, sequence: Sequence) -> None:

@@ -73,7 +73,7 @@ class KvMemory:
         for page in match.pages:
             self.pool.retain(page)
         sequence.pages = list(match.pages)
-        sequence.registered_pages = len(match.pages)
+        sequence.adopted_pages = sequence.registered_pages = len(match.pages)
         sequence.planned_tokens = sequence.computed_tokens = len(match.pages) * self._size
         if self._limits.enable_prefix_caching:
             sequence.announced_pages = len(sequence.tokens) // self._size

@@ -24,6 +24,8 @@ class Limits:
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     preempt_every_steps: int = 0
+    scheduling_policy: str = "fcfs"
+    max_step_ms: int = 0
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
@@ -52,4 +54,6 @@ def limits_of(
         enable_prefix_caching=config.enable_prefix_caching,
         enable_chunked_prefill=config.enable_chunked_prefill,
         preempt_every_steps=config.preempt_every_steps,
+        scheduling_policy=config.scheduling_policy,
+        max_step_ms=config.max_step_ms,
     )

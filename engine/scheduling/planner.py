@@ -1,63 +1,123 @@
-"""Fills a step: decodes first, then prefill chunks of running sequences, then new ones, under the token budget."""
+"""Fills a step: decodes first, then prefill chunks in the policy's order, under the budgets of tokens and time."""
 
+from dataclasses import dataclass, field
+
+from engine.scheduling.budget import StepBudget
 from engine.scheduling.draft import Draft
 from engine.scheduling.kv_memory import Match
 from engine.scheduling.request import Sequence
-from engine.scheduling.roster import Roster
+from engine.scheduling.roster import Roster, is_protected
+from engine.scheduling.step_model import NO_WORK, Work
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What is left for admissions while one step is filled."""
+
+    slots: int
+    spoken_for: int = 0
+    """Pages that sequences of the other kind (lone or not) will need, which were passed over."""
+    is_open: bool = True
+    """Nobody was stopped for whom everybody behind has to wait."""
+    blocked: set[str] = field(default_factory=set)
+    """Tenants beyond their share of pages that lack more: nobody else waits for them."""
 
 
 class Planner:
     """Decides on rows; the roster moves sequences and pages accordingly."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, budget: StepBudget) -> None:
         self._roster = roster
         self._limits = roster.limits
         self._memory = roster.memory
+        self._policy = roster.queue
+        self._budget = budget
 
-    def draft(self, now_ns: int, *, lone_first: bool, lone_possible: bool) -> Draft:
-        """The next step's rows; an empty draft when nothing can run before the steps in flight are committed.
+    def draft(self, now_ns: int, *, ahead_s: float, lone_first: bool, lone_possible: bool) -> Draft:
+        """The next step's rows; an empty draft when nothing can run before the steps in flight are committed, which
+        will take `ahead_s`.
 
         A chunk with prompt log-probabilities is *lone*: it has its step to itself, decodes included. Lone steps
         alternate with ordinary ones, so that nobody waits for more than one of them.
         """
+        start_ns = now_ns + round(ahead_s * 1e9)
+        if self._policy.is_fair:
+            self._make_way(now_ns)
         if not lone_possible:
-            return self._fill(Draft(self._limits), now_ns)
-        draft = self._fill(Draft(self._limits, lone=lone_first), now_ns)
+            return self._fill(Draft(self._limits), now_ns, start_ns)
+        draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, start_ns)
         if draft.is_empty:
-            draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns)
+            draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
         return draft
 
-    def _fill(self, draft: Draft, now_ns: int) -> Draft:
+    def _fill(self, draft: Draft, now_ns: int, start_ns: int) -> Draft:
         if not draft.lone:
-            self._plan_decodes(draft)
-        self._plan_prefills(draft, now_ns)
+            self._plan_decodes(draft, start_ns)
+        self._plan_prefills(draft, now_ns, start_ns)
         if draft.prefills and self._limits.enable_chunked_prefill:
             draft.trim()
         return draft
 
-    def _plan_decodes(self, draft: Draft) -> None:
-        for sequence in tuple(self._roster.running):
-            if sequence.wants_decode and self._make_room_for_decode(sequence):
+    # ---- decodes
+
+    def _plan_decodes(self, draft: Draft, start_ns: int) -> None:
+        by_claim = self._roster.by_claim()
+        decodes = [sequence for sequence in by_claim if sequence.wants_decode]
+        is_urgent = "fast" in self._lanes_at_work()
+        for sequence in self._budget.choose_decodes(decodes, start_ns, is_urgent=is_urgent):
+            if sequence.slot >= 0 and self._make_room_for_decode(sequence, by_claim):
                 draft.add_decode(sequence)
 
-    def _make_room_for_decode(self, sequence: Sequence) -> bool:
-        """Oldest first, so a victim is the sequence itself or one that is not in the plan yet."""
+    def _lanes_at_work(self) -> list[str]:
+        return [sequence.submit.lane for sequence in self._roster.running] + self._roster.waiting.lanes()
+
+    def _make_room_for_decode(self, sequence: Sequence, victims: list[Sequence]) -> bool:
+        """Strongest claim first, so a victim is the sequence itself or one that is not in the plan yet."""
         while not self._memory.grow(sequence, sequence.planned_tokens + 1):
-            victim = self._roster.youngest()
+            victim = next((other for other in reversed(victims) if other.slot >= 0 and not is_protected(other)), None)
             assert victim is not None, "a sequence that lacks a page can itself be preempted"
             self._roster.preempt(victim, "memory")
             if victim is sequence:
                 return False
         return True
 
-    def _plan_prefills(self, draft: Draft, now_ns: int) -> None:
-        for sequence in tuple(self._roster.running):
+    # ---- prefills
+
+    def _plan_prefills(self, draft: Draft, now_ns: int, start_ns: int) -> None:
+        """Whoever is cut short stops all admissions behind it, so nobody starves; but a tenant beyond its share of pages
+        stops only itself. Begun prompts go on whoever waits: they were promised their pages."""
+        turn = _Turn(self._roster.num_free_slots)
+        begun = {sequence.sequence_id: sequence for sequence in self._roster.running if sequence.uncomputed_tokens}
+        is_first = True
+        for sequence in self._policy.order(begun.values(), now_ns, with_waiting=turn.slots > 0):
+            if is_first:
+                is_first = False
+                self._set_budget(draft, sequence, start_ns)
             if not draft.tokens_left:
                 return
-            is_next = sequence.slot >= 0 and sequence.uncomputed_tokens and sequence.wants_prompt_logprobs == draft.lone
-            if is_next and not self._plan_chunk(draft, sequence):
-                return
-        self._admit(draft, now_ns)
+            tenant_id = sequence.submit.tenant_id
+            if sequence.sequence_id in begun:
+                went_on = sequence.slot < 0 or self._go_on(draft, sequence)  # no slot: preempted for this very step
+            elif turn.is_open and tenant_id not in turn.blocked:
+                went_on = self._admit(draft, sequence, turn, now_ns)
+            else:
+                continue
+            if not went_on and self._policy.is_fair and self._roster.shares.is_over(tenant_id):
+                turn.blocked.add(tenant_id)
+            elif not went_on:
+                turn.is_open = False
+
+    def _set_budget(self, draft: Draft, first: Sequence, start_ns: int) -> None:
+        if draft.lone or not self._limits.enable_chunked_prefill:
+            return
+        work: Work = NO_WORK
+        for row in draft.rows:
+            work = work.with_decode(row.context_tokens)
+        decodes = [row.sequence for row in draft.rows]
+        draft.budget_rows = self._budget.prefill_rows(decodes, work, first.planned_tokens, start_ns)
+
+    def _go_on(self, draft: Draft, sequence: Sequence) -> bool:
+        return sequence.wants_prompt_logprobs != draft.lone or self._plan_chunk(draft, sequence)
 
     def _plan_chunk(self, draft: Draft, sequence: Sequence) -> bool:
         """Plan its next chunk; False when budget or memory cut it short and nobody behind it may go ahead."""
@@ -65,16 +125,21 @@ class Planner:
         if not wanted:
             return False
         while not self._memory.grow(sequence, sequence.planned_tokens + wanted):
-            victim = self._roster.youngest_prefill_behind(sequence)
+            victim = self._victim_behind(draft, sequence)
             if victim is None:
                 break
             self._roster.preempt(victim, "memory")
-        # Without a younger prefill to take pages from it waits for decodes to end: they are not preempted for it.
+        # Without another prefill to take pages from it waits for decodes to end: they are not preempted for it.
         tokens = min(wanted, self._memory.room(sequence) - sequence.planned_tokens)
         if tokens:
             self._memory.grow(sequence, sequence.planned_tokens + tokens)
             draft.add_chunk(sequence, tokens)
         return tokens == wanted
+
+    def _victim_behind(self, draft: Draft, sequence: Sequence) -> Sequence | None:
+        """A prefill with a weaker claim that is not in the step already."""
+        planned = [row.sequence for row in draft.rows]
+        return self._roster.last_prefill_behind(sequence, planned)
 
     def _chunk_tokens(self, draft: Draft, remaining_tokens: int) -> int:
         """How many of a prompt's remaining tokens go into this step."""
@@ -82,33 +147,46 @@ class Planner:
         must_be_whole = not self._limits.enable_chunked_prefill and remaining_tokens <= draft.capacity_tokens
         return 0 if must_be_whole and tokens < remaining_tokens else tokens
 
-    def _admit(self, draft: Draft, now_ns: int) -> None:
-        """Take new sequences in the queue's order.
+    # ---- admissions
 
-        Who lacks a slot or memory stops everybody behind it, so nobody starves. A sequence of the other kind (lone
-        or not) is passed over, and the slot and pages it needs are left for it. A sequence whose next pages a running
-        prefill is computing is passed over too: that prefill has a chunk in the next steps, or decodes before it have.
+    def _admit(self, draft: Draft, sequence: Sequence, turn: _Turn, now_ns: int) -> bool:
+        """Take a waiting sequence into a slot and plan its first chunk; False when it is stopped by what it lacks.
+
+        A sequence of the other kind (lone or not) is passed over, and the slot and pages it needs are left for it. A
+        sequence whose next pages a running prefill is computing is passed over too: that prefill has a chunk in the
+        next steps, or decodes before it have.
         """
-        slots, spoken_for = self._roster.num_free_slots, 0
-        for sequence in self._roster.queue if slots else ():
-            if slots <= 0 or not draft.tokens_left:
-                break
-            match = self._match_unless_held(sequence)
-            if match is None:
-                continue
-            missing = self._memory.missing_pages(sequence, self._roster.tokens_to_hold(sequence), match)
-            if missing + spoken_for + self._roster.pages_promised() > self._memory.pool.num_available:
-                break
-            slots -= 1
-            if sequence.wants_prompt_logprobs != draft.lone:
-                spoken_for += missing
-                continue
-            if not self._chunk_tokens(draft, len(sequence.tokens) - len(match.pages) * self._limits.page_size):
-                break
-            self._roster.start(sequence, match, now_ns)
-            draft.admit(sequence)
-            if not self._plan_chunk(draft, sequence):
-                break
+        if not self._has_row(sequence, turn):
+            return self._policy.is_fair  # another tenant may still have one
+        match = self._match_unless_held(sequence)
+        if match is None:
+            return True
+        missing = self._memory.missing_pages(sequence, self._roster.tokens_to_hold(sequence), match)
+        if not self._has_pages(sequence, missing + turn.spoken_for):
+            return False
+        turn.slots -= 1
+        if sequence.wants_prompt_logprobs != draft.lone:
+            turn.spoken_for += missing
+            return True
+        if not self._chunk_tokens(draft, len(sequence.tokens) - len(match.pages) * self._limits.page_size):
+            return False
+        self._roster.start(sequence, match, now_ns)
+        draft.admit(sequence)
+        return self._plan_chunk(draft, sequence)
+
+    def _has_row(self, sequence: Sequence, turn: _Turn) -> bool:
+        if not self._policy.is_fair:
+            return turn.slots > 0
+        return self._roster.shares.has_row(sequence.submit.tenant_id, turn.slots)
+
+    def _has_pages(self, sequence: Sequence, missing: int) -> bool:
+        needed = missing + self._roster.pages_promised()
+        if self._policy.is_fair:
+            tenant_id = sequence.submit.tenant_id
+            if not self._roster.shares.within_cap(tenant_id, missing):
+                return False
+            needed += self._roster.shares.pages_kept_back(tenant_id)
+        return needed <= self._memory.pool.num_available
 
     def _match_unless_held(self, sequence: Sequence) -> Match | None:
         """None: the next pages it lacks are being computed by a running prefill; soon it can have them for nothing."""
@@ -117,3 +195,24 @@ class Planner:
         match = self._memory.match(sequence)
         sequence.awaited_key = match.awaited_key
         return None if match.awaited_key is not None else match
+
+    def _make_way(self, now_ns: int) -> None:
+        """Preempt sequences of tenants beyond their share for the first waiting one of a tenant within its share."""
+        if not len(self._policy) or not self._roster.num_free_slots:
+            return
+        shares = self._roster.shares
+        waiting = self._policy.order((), now_ns, with_waiting=True)
+        first = next((s for s in waiting if not shares.is_over(s.submit.tenant_id)), None)
+        if first is None:
+            return
+        match = self._match_unless_held(first)
+        if match is None:
+            return
+        missing = self._memory.missing_pages(first, self._roster.tokens_to_hold(first), match)
+        if shares.is_over(first.submit.tenant_id, missing):
+            return
+        while not self._has_pages(first, missing):
+            victim = self._roster.weakest_of_others(first.submit.tenant_id)
+            if victim is None or not shares.is_over(victim.submit.tenant_id):
+                return
+            self._roster.preempt(victim, "memory")

@@ -1,13 +1,18 @@
-"""In which order waiting sequences are considered for admission."""
+"""In which order prefill work is considered: prompts half done, and sequences that wait for admission."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from engine.scheduling.draft import Row
 from engine.scheduling.request import Sequence
+from engine.scheduling.tenants import Accounts
 
 
-class WaitingQueue(Protocol):
-    """Holds the sequences that have no slot."""
+class Policy(Protocol):
+    """Holds the sequences that have no slot, and orders all prefill work."""
+
+    is_fair: bool
+    """Rows and pages are shared between tenants, too."""
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, or a preempted one that comes back."""
@@ -17,8 +22,13 @@ class WaitingQueue(Protocol):
         """It was admitted or dropped."""
         ...
 
-    def __iter__(self) -> Iterator[Sequence]:
-        """Who comes first. Sequences may be removed while the iterator runs."""
+    def order(self, prefills: Iterable[Sequence], now_ns: int, *, with_waiting: bool) -> Iterator[Sequence]:
+        """Who comes first, of running prefills (given oldest first) and, `with_waiting`, of those without a slot.
+        Sequences may be removed while the iterator runs."""
+        ...
+
+    def note_step(self, rows: Iterable[Row]) -> None:
+        """A step with these rows was planned."""
         ...
 
     def __len__(self) -> int: ...
@@ -30,6 +40,8 @@ class WaitingQueue(Protocol):
 
 class FirstComeFirstServed:
     """By arrival; preempted sequences arrived before everybody who was never admitted past them, so they go first."""
+
+    is_fair = False
 
     def __init__(self) -> None:
         self._resumed: list[Sequence] = []
@@ -51,12 +63,55 @@ class FirstComeFirstServed:
     def __iter__(self) -> Iterator[Sequence]:
         return iter((*self._resumed, *self._arrived.values()))
 
+    def order(self, prefills: Iterable[Sequence], now_ns: int, *, with_waiting: bool) -> Iterator[Sequence]:
+        """Begun prompts first."""
+        del now_ns
+        yield from prefills
+        if with_waiting:
+            yield from self
+
+    def note_step(self, rows: Iterable[Row]) -> None:
+        """Nothing to remember."""
+
     def __len__(self) -> int:
         return len(self._resumed) + len(self._arrived)
 
     def oldest_received_ns(self) -> int:
         firsts = (*self._resumed[:1], *(sequence for _, sequence in zip(range(1), self._arrived.values(), strict=False)))
         return min((sequence.submit.received_ns for sequence in firsts), default=0)
+
+
+class ByPriority:
+    """The tenants' priorities first, by arrival among equals."""
+
+    is_fair = False
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._waiting: list[Sequence] = []
+
+    def add(self, sequence: Sequence) -> None:
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        self._waiting.remove(sequence)
+
+    def order(self, prefills: Iterable[Sequence], now_ns: int, *, with_waiting: bool) -> Iterator[Sequence]:
+        """A begun prompt goes before waiting ones of its priority only where it is older."""
+        del now_ns
+        yield from sorted((*prefills, *(self._waiting if with_waiting else ())), key=self._key)
+
+    def note_step(self, rows: Iterable[Row]) -> None:
+        """Nothing to remember."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def oldest_received_ns(self) -> int:
+        return min((sequence.submit.received_ns for sequence in self._waiting), default=0)
+
+    def _key(self, sequence: Sequence) -> tuple[int, int]:
+        return -self._accounts.of(sequence.submit.tenant_id).policy.priority, sequence.arrival
 
 
 def _arrival(sequence: Sequence) -> int:

@@ -40,6 +40,10 @@ class WaitingTally:
         if not self._rows[key]:
             del self._rows[key], self._tokens[key]
 
+    def lanes(self) -> list[str]:
+        """Of what waits."""
+        return [lane for _, lane in self._rows]
+
     def items(self) -> Iterable[tuple[tuple[str, str], int, int]]:
         """(tenant, lane), rows, tokens."""
         return ((key, rows, self._tokens[key]) for key, rows in self._rows.items())

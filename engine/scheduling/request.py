@@ -27,6 +27,8 @@ class Sequence:
     """Positions whose K and V are written by some plan."""
     computed_tokens: int = 0
     """Positions whose K and V are written by a committed plan, or came from the prefix cache."""
+    adopted_pages: int = 0
+    """Leading pages that came from the prefix cache."""
     registered_pages: int = 0
     """Leading full pages that were offered to the prefix cache."""
     announced_pages: int = 0
@@ -44,6 +46,10 @@ class Sequence:
     """Positions that the last preemption threw away."""
     awaited_key: bytes | None = None
     """It waits in the queue until the page with this key is computed by somebody else, or given up."""
+    tpot_ns: int = 0
+    """Target of its tenant's tier for its lane; 0: none."""
+    last_token_ns: int = 0
+    """When its newest token was committed; 0 before the first."""
     first_event_sent: bool = False
     scheduled_ns: int = 0
     cached_tokens: int = -1
@@ -78,7 +84,7 @@ class Sequence:
         self.epoch += 1
         self.pages = []
         self.sent_pages = self.planned_tokens = self.computed_tokens = 0
-        self.registered_pages = self.announced_pages = self.in_flight_samples = 0
+        self.adopted_pages = self.registered_pages = self.announced_pages = self.in_flight_samples = 0
         self.slot = -1
         self.decoding = False
         self.awaited_key = None

@@ -5,9 +5,11 @@ from heapq import heappop, heappush
 
 from engine.scheduling.kv_memory import KvMemory, Match
 from engine.scheduling.limits import Limits
-from engine.scheduling.policy import WaitingQueue
+from engine.scheduling.policy import Policy
 from engine.scheduling.report import Counters, WaitingTally
 from engine.scheduling.request import Sequence
+from engine.scheduling.shares import Shares
+from engine.scheduling.tenants import Accounts
 
 MAX_PREEMPTIONS = 2
 """Of one sequence. Then it waits until all the pages of its longest output are to be had, takes them at once, and
@@ -18,13 +20,15 @@ lacks a page has not been preempted twice."""
 class Roster:
     """Moves sequences between queue, slots and the outside, and their pages with them."""
 
-    def __init__(self, limits: Limits, queue: WaitingQueue) -> None:
+    def __init__(self, limits: Limits, queue: Policy, accounts: Accounts) -> None:
         self.limits = limits
         self.memory = KvMemory(limits)
         self.queue = queue
+        self.accounts = accounts
         self.waiting = WaitingTally()
         self.running: list[Sequence] = []
         """Oldest first."""
+        self.shares = Shares(limits, accounts, self.running)
         self.counters = Counters()
         self.preempted: list[int] = []
         """Since the last plan."""
@@ -50,6 +54,7 @@ class Roster:
         if is_protected(sequence):
             self.memory.grow(sequence, self.tokens_to_hold(sequence))
         self._count_admission(sequence)
+        self.accounts.charge_admission(sequence.submit.tenant_id)
         sequence.scheduled_ns = sequence.scheduled_ns or now_ns
 
     def preempt(self, sequence: Sequence, cause: str) -> None:
@@ -70,18 +75,27 @@ class Roster:
             self.queue.remove(sequence)
             self.waiting.remove(sequence)
 
+    def by_claim(self) -> list[Sequence]:
+        """Running sequences; the last one loses its pages first."""
+        return self.shares.by_claim() if self.queue.is_fair else list(self.running)
+
     def youngest(self) -> Sequence | None:
         """The youngest running sequence that may be preempted."""
         return next((sequence for sequence in reversed(self.running) if not is_protected(sequence)), None)
 
-    def youngest_prefill_behind(self, sequence: Sequence) -> Sequence | None:
-        """The same among the prefills that are younger than `sequence`."""
-        for other in reversed(self.running):
+    def last_prefill_behind(self, sequence: Sequence, planned: list[Sequence]) -> Sequence | None:
+        """Of the prefills with a weaker claim to pages than `sequence`, and not in the step already, the weakest."""
+        for other in reversed(self.by_claim()):
             if other is sequence:
                 return None
-            if not other.decoding and not is_protected(other):
+            if not other.decoding and not is_protected(other) and other not in planned:
                 return other
         return None
+
+    def weakest_of_others(self, tenant_id: str) -> Sequence | None:
+        """Who may be preempted for this tenant's sake first."""
+        others = (s for s in reversed(self.by_claim()) if s.submit.tenant_id != tenant_id and not is_protected(s))
+        return next(others, None)
 
     def tokens_to_hold(self, sequence: Sequence) -> int:
         """Admission needs room for all known tokens; after the last preemption for the longest output too, whose

@@ -1,36 +1,43 @@
 """Which rows run in the next step, and what becomes of a step's tokens. Pure and deterministic: no clock, no I/O.
 
-Decode first: every running decode is in every step. Then prefill chunks, first come first served, under the token
-budget. A step may be planned while the one before it runs: a decode row whose input token is still on the device is
-planned by its position alone, and what turns out to be late is dropped at its commit (see `Sequence.epoch`).
+Decode first: every running decode whose next token is due is in every step, and the others where they fit. Then
+prefill chunks in the policy's order, under the budgets of tokens and of the step's time. A step may be planned while
+the one before it runs: a decode row whose input token is still on the device is planned by its position alone, and
+what turns out to be late is dropped at its commit (see `Sequence.epoch`).
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 
 from engine.errors import InvalidSequence
+from engine.scheduling.budget import StepBudget
 from engine.scheduling.door import check_submit
 from engine.scheduling.draft import PlannedStep, Row
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
-from engine.scheduling.policy import FirstComeFirstServed, WaitingQueue
+from engine.scheduling.policies import policy_of
+from engine.scheduling.policy import Policy
 from engine.scheduling.report import load_of, pad_tokens_of, record_of
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster
 from engine.scheduling.step_model import StepModel, work_of
-from engine.wire import FinishReason, Load, SequenceEvent, StepRecord, Submit, TokenLogprob
+from engine.scheduling.tenants import Accounts
+from engine.wire import FinishReason, Load, SequenceEvent, StepRecord, Submit, TenantPolicy, TokenLogprob
 
 
 class Scheduler:
     """Owns all sequences between `submit` and their one event with `finish`."""
 
-    def __init__(self, limits: Limits, queue: WaitingQueue | None = None, model: StepModel | None = None) -> None:
-        """`model` is there where steps are measured; without it no step is predicted."""
+    def __init__(self, limits: Limits, queue: Policy | None = None, model: StepModel | None = None) -> None:
+        """The order is that of `limits.scheduling_policy`, if `queue` is not given. Without a model no step is predicted, and time bounds
+        nothing."""
         self._limits = limits
         self._model = model
-        self._roster = Roster(limits, queue or FirstComeFirstServed())
-        self._planner = Planner(self._roster)
+        self.accounts = Accounts("requests" if limits.scheduling_policy == "wrr" else "tokens")
+        self._roster = Roster(limits, queue or policy_of(limits, self.accounts), self.accounts)
+        self._planner = Planner(self._roster, StepBudget(limits, model))
         self._sequences: dict[int, Sequence] = {}
         self._lone: dict[int, None] = {}  # those that want prompt log-probabilities
         self._in_flight: deque[PlannedStep] = deque()
@@ -42,6 +49,10 @@ class Scheduler:
         self._last_sequence_id = 0
         self._evicted_before = 0
         self._last_done_ns = 0
+
+    def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
+        """All tenants' policies, replacing the earlier ones. Weights and priorities count at once, targets for new sequences."""
+        self.accounts.set_policies(policies)
 
     def submit(self, submit: Submit) -> None:
         """Take a sequence into the queue.
@@ -59,6 +70,8 @@ class Scheduler:
         self._sequences[submit.sequence_id] = sequence
         if sequence.wants_prompt_logprobs:
             self._lone[submit.sequence_id] = None
+        sequence.tpot_ns = round(self.accounts.of(submit.tenant_id).policy.tpot_s.get(submit.lane, 0.0) * 1e9)
+        self.accounts.join(submit.tenant_id)
         self._roster.enqueue(sequence)
 
     def abort(self, sequence_id: int) -> None:
@@ -83,6 +96,7 @@ class Scheduler:
         self._preempt_if_forced()
         draft = self._planner.draft(
             now_ns,
+            ahead_s=sum(step.predicted_s for step in self._in_flight),
             lone_first=not self._last_step_was_lone,
             lone_possible=bool(self._lone),
         )
@@ -98,17 +112,20 @@ class Scheduler:
         if self._model is not None:
             step = replace(step, predicted_s=self._model.predict_s(step.plan.bucket, work_of(step.plan)))
         self._in_flight.append(step)
+        self._roster.queue.note_step(step.rows)
+        for row in step.rows:
+            self.accounts.charge(row)
         return step.plan
 
     def commit(self, plan: StepPlan, result: StepResult, now_ns: int) -> list[SequenceEvent]:
-        """Take a step's tokens, in the order of the plans. At most one event a sequence. First come, first served needs
-        no clock; policies with deadlines will read `now_ns`."""
+        """Take a step's tokens, in the order of the plans. At most one event a sequence. `now_ns`: when its results were there."""
         step = self._in_flight.popleft()
         assert step.plan is plan, "steps are committed in the order they were planned"
         self._committed = step
         events: list[SequenceEvent] = []
         for index, row in enumerate(step.rows):
             if self._is_late(row):
+                self.accounts.refund(row)
                 continue
             sequence = row.sequence
             sequence.computed_tokens += row.tokens
@@ -116,9 +133,19 @@ class Scheduler:
                 sequence.prompt_logprobs.extend(result.prompt_logprobs[index - len(plan.decodes)])
             self._roster.memory.register(sequence)
             if row.samples:
+                sequence.last_token_ns = now_ns
                 events.append(self._take_token(sequence, result.tokens[index], result.logprobs[index]))
         self._check_if_idle()
         return events
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether a step may be planned while another runs. Not behind a long one while others may come: the first token
+        of whoever comes would wait for both."""
+        bounded = self._model is not None and self._limits.max_step_ms and self._roster.queue.is_fair
+        if not bounded or not self.accounts.others_may_come:
+            return True
+        return sum(step.predicted_s for step in self._in_flight) <= self._limits.max_step_ms / 2e3
 
     @property
     def has_work(self) -> bool:
@@ -209,6 +236,7 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         del self._sequences[sequence.sequence_id]
+        self.accounts.leave(sequence.submit.tenant_id)
         self._roster.remove(sequence)
 
     def _check_pool(self, sequence: Sequence) -> None:

@@ -158,7 +158,7 @@ class Driver:
         load = self.scheduler.load(0)
         assert load.pages_free + load.pages_used + load.pages_cached == self.limits.num_pages
         assert load.kv_slots_used <= load.pages_used * self.limits.page_size
-        waiting = sum(len(sequence.tokens) for sequence in roster.queue)
+        waiting = sum(len(sequence.tokens) for sequence in roster.queue.order((), 0, with_waiting=True))
         assert sum(tenant.queued_tokens for tenant in load.tenants) == waiting + sum(s.uncomputed_tokens for s in roster.running)
         alive = sum(outcome.finish is None for outcome in self.outcomes.values())
         assert sum(load.running.values()) + sum(load.queued.values()) == alive
@@ -218,7 +218,9 @@ class Driver:
         assert len(plan.decodes) + len(plan.prefills) <= self.limits.max_num_seqs
         assert all(chunk.tokens for chunk in plan.prefills)
         decoding = [row.sequence_id for row in plan.decodes]
-        assert decoding == sorted(decoding), "oldest first: a victim of preemption is never in the plan already"
+        assert self.scheduler._roster.queue.is_fair or decoding == sorted(decoding), (
+            "oldest first: a victim of preemption is never in the plan already"
+        )
         for chunk in plan.prefills:
             if chunk.wants_prompt_logprobs:
                 assert len(plan.prefills) == 1 and not plan.decodes and len(chunk.tokens) <= 16

@@ -30,6 +30,7 @@ samplings = st.fixed_dictionaries(
         "prompt_logprobs": st.sampled_from((-1, -1, -1, -1, 0)),
     }
 )
+lanes = st.sampled_from(("fast", "slow", "batch"))
 all_limits = st.fixed_dictionaries(
     {
         "num_pages": st.sampled_from((16, 18, 24, 64)),
@@ -39,6 +40,7 @@ all_limits = st.fixed_dictionaries(
         "enable_prefix_caching": st.booleans(),
         "enable_chunked_prefill": st.booleans(),
         "preempt_every_steps": st.sampled_from((0, 0, 1, 3)),
+        "scheduling_policy": st.sampled_from(("fcfs", "priority", "wrr", "vtc", "vtc")),
     }
 )
 
@@ -56,18 +58,18 @@ class AnyInterleaving(RuleBasedStateMachine):
     @initialize(limits=all_limits, queue_type=st.sampled_from((FirstComeFirstServed, LastComeFirstServed)))
     def start(self, limits: dict, queue_type: type[FirstComeFirstServed]) -> None:
         made = make_limits(**limits)
-        self.driver = Driver(made, Scheduler(made, queue_type()))
+        self.driver = Driver(made, Scheduler(made, queue_type() if made.scheduling_policy == "fcfs" else None))
         self.num_submitted = 0
 
-    @rule(prompt=prompts, sampling=samplings, salt=st.sampled_from("ab"))
-    def submit(self, prompt: tuple[int, ...], sampling: dict, salt: str) -> None:
+    @rule(prompt=prompts, sampling=samplings, salt=st.sampled_from("ab"), lane=lanes)
+    def submit(self, prompt: tuple[int, ...], sampling: dict, salt: str, lane: str) -> None:
         self.num_submitted += 1
-        assert self.driver.submit(make_submit(self.num_submitted, prompt, salt=salt, **sampling))
+        assert self.driver.submit(make_submit(self.num_submitted, prompt, salt=salt, lane=lane, **sampling))
 
     @precondition(lambda self: self.num_submitted)
-    @rule(back=st.integers(0, 5), suffix=st.integers(2, 39), sampling=samplings, salt=st.sampled_from("ab"))
-    def submit_next_turn(self, back: int, suffix: int, sampling: dict, salt: str) -> None:
-        self.submit(self.driver.next_turn(max(1, self.num_submitted - back), (suffix,)), sampling, salt)
+    @rule(back=st.integers(0, 5), suffix=st.integers(2, 39), sampling=samplings, salt=st.sampled_from("ab"), lane=lanes)
+    def submit_next_turn(self, back: int, suffix: int, sampling: dict, salt: str, lane: str) -> None:
+        self.submit(self.driver.next_turn(max(1, self.num_submitted - back), (suffix,)), sampling, salt, lane)
 
     @precondition(lambda self: self.num_submitted)
     @rule(back=st.integers(0, 5))
@@ -119,7 +121,7 @@ def run_traffic(driver: Driver, traffic: list[Arrival], *, overlap: bool) -> Dri
                 driver.abort(due)
         if turns_back:
             prompt = driver.next_turn(sequence_id - turns_back, prompt[-1:])
-        driver.submit(make_submit(sequence_id, prompt, salt=salt, **sampling))
+        driver.submit(make_submit(sequence_id, prompt, salt=salt, lane=("fast", "slow", "batch")[sequence_id % 3], **sampling))
         if abort_after:
             aborts.setdefault(step + abort_after, []).append(sequence_id)
     for due in sorted(aborts):
@@ -246,8 +248,9 @@ FAULTS = (
 )
 
 
-def test_the_fixed_traffic_runs_clean_and_meets_every_trouble_there_is() -> None:
-    driver = run_traffic(Driver(make_limits(num_pages=20, max_num_seqs=8)), TRAFFIC, overlap=True)
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "wrr", "vtc"])
+def test_the_fixed_traffic_runs_clean_and_meets_every_trouble_there_is(policy: str) -> None:
+    driver = run_traffic(Driver(make_limits(num_pages=20, max_num_seqs=8, scheduling_policy=policy)), TRAFFIC, overlap=True)
     load = driver.scheduler.load(0)
     assert load.preemptions["memory"] > 5
     assert load.evicted_pages > 50

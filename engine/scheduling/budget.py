@@ -1,0 +1,70 @@
+"""How long the next step may take, and what fits: decodes that must be in it, others that may wait, prefill tokens."""
+
+from collections.abc import Iterable
+
+from engine.scheduling.limits import Limits
+from engine.scheduling.plan import Bucket
+from engine.scheduling.request import Sequence
+from engine.scheduling.step_model import NO_WORK, StepModel, Work
+
+GAP_TARGETS = 1.5
+"""One gap between two tokens of a stream may be so many TPOT targets."""
+PATIENT_GAP_NS = 1_000_000_000
+"""Of a decode without a TPOT target."""
+PROGRESS_RATIO = 1.25
+"""Where nothing fits, a prefill takes the largest program that costs at most so much more than the smallest."""
+
+
+class StepBudget:
+    """Pure: times come in as arguments. Without a model everything fits."""
+
+    def __init__(self, limits: Limits, model: StepModel | None) -> None:
+        self._limits = limits
+        self._model = model
+        self._max_step_s = limits.max_step_ms / 1e3 if model is not None else 0.0
+
+    def choose_decodes(self, decodes: list[Sequence], start_ns: int, *, is_urgent: bool) -> list[Sequence]:
+        """Those of `decodes` that are in the step that starts at `start_ns`, in their order.
+
+        While fast work runs or waits (`is_urgent`), a decode of another lane stays out of a step that it would make too long, unless
+        its next token is due before the step after.
+        """
+        if self._model is None or not self._max_step_s or not is_urgent:
+            return decodes
+        horizon_ns = start_ns + round(2e9 * self._max_step_s)
+        chosen: dict[int, None] = {}
+        work = NO_WORK
+        for sequence in sorted(decodes, key=_due_ns):
+            longer = work.with_decode(sequence.planned_tokens + 1)
+            must = sequence.submit.lane == "fast" or _due_ns(sequence) <= horizon_ns
+            if must or self._model.predict_s(self._limits.buckets.choose(longer.decode_rows, 0), longer) <= self._max_step_s:
+                chosen[sequence.sequence_id] = None
+                work = longer
+        return [sequence for sequence in decodes if sequence.sequence_id in chosen]
+
+    def prefill_rows(self, decodes: Iterable[Sequence], work: Work, context: int, start_ns: int) -> int | None:
+        """The largest compiled number of prefill rows beside these decodes, whose work is `work`, when the first chunk
+        follows `context` tokens; at least one query block. None: no bound."""
+        limit_s = self._limit_s(decodes, start_ns)
+        if self._model is None or limit_s is None:
+            return None
+        buckets = self._limits.buckets
+        sizes = buckets.mixed_prefill_tokens if work.decode_rows else buckets.prefill_tokens
+        seconds = {size: self._seconds(self._model, size, work, context) for size in sizes}
+        smallest_s = seconds[sizes[0]]
+        return max((size for size in sizes if seconds[size] <= max(limit_s, smallest_s * PROGRESS_RATIO)), default=sizes[0])
+
+    def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> float:
+        bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
+        return model.predict_s(bucket, work.with_chunk(size, context))
+
+    def _limit_s(self, decodes: Iterable[Sequence], start_ns: int) -> float | None:
+        """The step limit, or the tightest token deadline where that is sooner; None without either."""
+        limits = [(_due_ns(sequence) - start_ns) / 1e9 for sequence in decodes if sequence.tpot_ns and sequence.last_token_ns]
+        limits += [self._max_step_s] * bool(self._max_step_s)
+        return min(limits, default=None)
+
+
+def _due_ns(sequence: Sequence) -> int:
+    """When its next token is due."""
+    return sequence.last_token_ns + (round(sequence.tpot_ns * GAP_TARGETS) if sequence.tpot_ns else PATIENT_GAP_NS)

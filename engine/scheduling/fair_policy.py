@@ -1,0 +1,89 @@
+"""Between lanes by speed with guaranteed shares, between tenants by virtual counters, within a tenant by deadline."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from engine.scheduling.draft import Row
+from engine.scheduling.lanes import LaneShares
+from engine.scheduling.request import Sequence
+from engine.scheduling.tenants import Accounts
+
+JUMP_BEFORE_NS = 250_000_000
+"""A first token that is due so soon may jump the order of the counters,"""
+JUMP_DEBT = 256.0
+"""while its tenant was served at most so many virtual tokens more than the least served one."""
+NO_DEADLINE_NS = 2**63
+
+type Group = tuple[str, str]
+"""Lane and tenant."""
+
+
+@dataclass(slots=True)
+class TenantFair:
+    """Implements `Policy`: `vtc` over token accounts, `wrr` over request accounts."""
+
+    accounts: Accounts
+    is_fair: bool = True
+    _waiting: dict[Group, list[Sequence]] = field(default_factory=dict)
+    """Each list by deadline."""
+    _lanes: LaneShares = field(default_factory=LaneShares)
+    _lanes_with_work: frozenset[str] = frozenset()
+    _size: int = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """A new sequence, or a preempted one: its old deadline puts it in front."""
+        insort(self._waiting.setdefault(_group(sequence), []), sequence, key=_deadline)
+        self._size += 1
+
+    def remove(self, sequence: Sequence) -> None:
+        group = _group(sequence)
+        waiting = self._waiting[group]
+        del waiting[bisect_left(waiting, _deadline(sequence), key=_deadline)]
+        self._size -= 1
+        if not waiting:
+            del self._waiting[group]
+
+    def order(self, prefills: Iterable[Sequence], now_ns: int, *, with_waiting: bool) -> Iterator[Sequence]:
+        """Lane by lane, tenant by tenant; of one tenant begun prompts first."""
+        begun: dict[Group, list[Sequence]] = {}
+        for sequence in prefills:
+            begun.setdefault(_group(sequence), []).append(sequence)
+        groups = dict.fromkeys((*begun, *self._waiting)) if with_waiting else dict.fromkeys(begun)
+        self._lanes_with_work = frozenset(lane for lane, _ in groups)
+        for lane in self._lanes.order(self._lanes_with_work):
+            firsts = {tenant: (begun.get((lane, tenant)) or self._waiting[lane, tenant])[0] for name, tenant in groups if name == lane}
+            for tenant in sorted(firsts, key=lambda tenant: self._rank(tenant, firsts[tenant], now_ns)):
+                yield from begun.get((lane, tenant), ())
+                if with_waiting:
+                    yield from tuple(self._waiting.get((lane, tenant), ()))
+
+    def note_step(self, rows: Iterable[Row]) -> None:
+        """Lanes are owed by prefill tokens: decodes are in every step anyway."""
+        tokens: dict[str, int] = {}
+        for row in rows:
+            if not row.is_decode:
+                lane = row.sequence.submit.lane
+                tokens[lane] = tokens.get(lane, 0) + row.tokens
+        self._lanes.note_step(tokens, self._lanes_with_work)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def oldest_received_ns(self) -> int:
+        return min((waiting[0].submit.received_ns for waiting in self._waiting.values()), default=0)
+
+    def _rank(self, tenant: str, first: Sequence, now_ns: int) -> tuple[bool, float, int, int]:
+        """What is late already jumps no more: a flood would always be late."""
+        account = self.accounts.of(tenant)
+        deadline_ns = first.submit.ttft_deadline_ns
+        jumps = 0 <= deadline_ns - now_ns < JUMP_BEFORE_NS and self.accounts.debt(tenant) < JUMP_DEBT
+        return not jumps, deadline_ns if jumps else account.counter, -account.policy.priority, account.order
+
+
+def _group(sequence: Sequence) -> Group:
+    return sequence.submit.lane, sequence.submit.tenant_id
+
+
+def _deadline(sequence: Sequence) -> tuple[int, int]:
+    return sequence.submit.ttft_deadline_ns or NO_DEADLINE_NS, sequence.arrival

@@ -1,0 +1,120 @@
+"""What each tenant has been served, in virtual tokens: the fairness of Sheng et al., "Fairness in Serving Large Language
+Models", OSDI 2024. Whoever has the smallest counter goes first; a counter rises by work over weight when work is planned.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.scheduling.draft import Row
+from engine.scheduling.plan import QUERY_BLOCK_TOKENS
+from engine.wire import TenantPolicy
+
+KV_READS_PER_TOKEN = 512
+"""Reading so many cached tokens costs about as much as computing one."""
+
+
+def cost_of(row: Row) -> float:
+    """Virtual tokens: those computed, and the cached ones read; a query block of a chunk reads its context once."""
+    reads = row.context_tokens * (1 if row.is_decode else -(-row.tokens // QUERY_BLOCK_TOKENS))
+    return row.tokens + reads / KV_READS_PER_TOKEN
+
+
+@dataclass(slots=True)
+class Account:
+    """One tenant."""
+
+    policy: TenantPolicy
+    order: int
+    """Of first appearance; breaks ties."""
+    counter: float = 0.0
+    lifted: float = 0.0
+    """Of the counter, what was never served: sum of all lifts."""
+    live: int = 0
+    """Sequences between submit and end."""
+
+
+class Accounts:
+    """All tenants' counters. `unit`: charge tokens (VTC), or one a request admitted (weighted round robin)."""
+
+    def __init__(self, unit: Literal["tokens", "requests"] = "tokens") -> None:
+        self._unit = unit
+        self._accounts: dict[str, Account] = {}
+        self._num_seen = 0
+        self._last_left = 0.0
+
+    def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
+        """Replace all; a tenant that is not among them keeps its account while it has sequences."""
+        by_name = {policy.tenant_id: policy for policy in policies}
+        for name in tuple(self._accounts):
+            if name not in by_name and not self._accounts[name].live:
+                del self._accounts[name]
+        for name, policy in by_name.items():
+            self.of(name).policy = policy
+
+    def of(self, tenant_id: str) -> Account:
+        """The tenant's account; one of default policy where nothing is known of it."""
+        account = self._accounts.get(tenant_id)
+        if account is None:
+            account = self._accounts[tenant_id] = Account(TenantPolicy(tenant_id=tenant_id), self._num_seen)
+            self._num_seen += 1
+        return account
+
+    @property
+    def others_may_come(self) -> bool:
+        """Somebody else than one tenant is known: keep room for it."""
+        return len(self._accounts) > 1
+
+    def active(self) -> Iterable[tuple[str, Account]]:
+        """Tenants with live sequences."""
+        return ((name, account) for name, account in self._accounts.items() if account.live)
+
+    def join(self, tenant_id: str) -> None:
+        """A sequence came. Who comes back is lifted to the least served of the active: time away earns no credit."""
+        account = self.of(tenant_id)
+        if not account.live:
+            self._lift(account)
+        account.live += 1
+
+    def leave(self, tenant_id: str) -> None:
+        """A sequence ended."""
+        account = self._accounts[tenant_id]
+        account.live -= 1
+        if not account.live:
+            self._last_left = account.counter
+
+    def charge(self, row: Row) -> None:
+        """The row was planned."""
+        if self._unit == "tokens":
+            self._add(row.sequence.submit.tenant_id, cost_of(row))
+
+    def refund(self, row: Row) -> None:
+        """The row was late: nobody got its token."""
+        if self._unit == "tokens":
+            self._add(row.sequence.submit.tenant_id, -cost_of(row))
+
+    def charge_admission(self, tenant_id: str) -> None:
+        """A sequence got its slot."""
+        if self._unit == "requests":
+            self._add(tenant_id, 1.0)
+
+    def debt(self, tenant_id: str) -> float:
+        """How much more the tenant was served than the least served active one, in virtual tokens over weight."""
+        counter = self.of(tenant_id).counter
+        return counter - min((account.counter for _, account in self.active()), default=counter)
+
+    def share(self, tenant_id: str) -> float:
+        """The tenant's weight among the active ones, it included."""
+        own = self.of(tenant_id).policy.weight
+        return own / (own + sum(account.policy.weight for name, account in self.active() if name != tenant_id))
+
+    def _lift(self, account: Account) -> None:
+        floor = min((other.counter for _, other in self.active()), default=self._last_left)
+        lift = max(0.0, floor - account.counter)
+        account.counter += lift
+        account.lifted += lift
+
+    def _add(self, tenant_id: str, cost: float) -> None:
+        account = self._accounts.get(tenant_id)
+        if account is not None:  # a late row's tenant may be gone
+            account.counter += cost / account.policy.weight
