@@ -77,7 +77,8 @@ class TenantFair:
         """What is late already jumps no more: a flood would always be late."""
         account = self.accounts.of(tenant)
         deadline_ns = first.submit.ttft_deadline_ns
-        jumps = 0 <= deadline_ns - now_ns < JUMP_BEFORE_NS and self.accounts.debt(tenant) < JUMP_DEBT
+        is_near = deadline_ns > 0 and 0 <= deadline_ns - now_ns < JUMP_BEFORE_NS
+        jumps = is_near and self.accounts.debt(tenant) < JUMP_DEBT
         return not jumps, deadline_ns if jumps else account.counter, -account.policy.priority, account.order
 
 

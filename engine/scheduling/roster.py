@@ -40,13 +40,13 @@ class Roster:
 
     def enqueue(self, sequence: Sequence) -> None:
         """It waits from now on."""
+        self.accounts.join(sequence.submit.tenant_id)
         self.queue.add(sequence)
         self.waiting.add(sequence)
 
     def start(self, sequence: Sequence, match: Match, now_ns: int) -> None:
         """From the queue to a slot, with its cached prefix; one that may not be preempted again gets all its pages."""
-        self.queue.remove(sequence)
-        self.waiting.remove(sequence)
+        self._stop_waiting(sequence)
         sequence.slot = heappop(self._free_slots)
         sequence.awaited_key = None
         insort(self.running, sequence, key=_arrival)
@@ -72,8 +72,7 @@ class Roster:
         if sequence.slot >= 0:
             self._leave_device(sequence)
         else:
-            self.queue.remove(sequence)
-            self.waiting.remove(sequence)
+            self._stop_waiting(sequence)
 
     def by_claim(self) -> list[Sequence]:
         """Running sequences; the last one loses its pages first."""
@@ -117,6 +116,11 @@ class Roster:
         self.memory.check_nothing_used()
         assert len(self._free_slots) == self.limits.max_num_seqs, "idle, but a slot is taken"
         assert not self.running and not len(self.queue), "idle, but a sequence is scheduled"
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        self.queue.remove(sequence)
+        self.waiting.remove(sequence)
+        self.accounts.part(sequence.submit.tenant_id)
 
     def _leave_device(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -71,7 +71,7 @@ class Scheduler:
         if sequence.wants_prompt_logprobs:
             self._lone[submit.sequence_id] = None
         sequence.tpot_ns = round(self.accounts.of(submit.tenant_id).policy.tpot_s.get(submit.lane, 0.0) * 1e9)
-        self.accounts.join(submit.tenant_id)
+        self.accounts.enter(submit.tenant_id)
         self._roster.enqueue(sequence)
 
     def abort(self, sequence_id: int) -> None:

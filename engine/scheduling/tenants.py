@@ -32,6 +32,8 @@ class Account:
     """Of the counter, what was never served: sum of all lifts."""
     live: int = 0
     """Sequences between submit and end."""
+    waiting: int = 0
+    """Of these, those without a slot."""
 
 
 class Accounts:
@@ -41,7 +43,7 @@ class Accounts:
         self._unit = unit
         self._accounts: dict[str, Account] = {}
         self._num_seen = 0
-        self._last_left = 0.0
+        self._last_waiting: Account | None = None
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """Replace all; a tenant that is not among them keeps its account while it has sequences."""
@@ -69,19 +71,28 @@ class Accounts:
         """Tenants with live sequences."""
         return ((name, account) for name, account in self._accounts.items() if account.live)
 
-    def join(self, tenant_id: str) -> None:
-        """A sequence came. Who comes back is lifted to the least served of the active: time away earns no credit."""
-        account = self.of(tenant_id)
-        if not account.live:
-            self._lift(account)
-        account.live += 1
+    def enter(self, tenant_id: str) -> None:
+        """A sequence came."""
+        self.of(tenant_id).live += 1
 
     def leave(self, tenant_id: str) -> None:
         """A sequence ended."""
+        self._accounts[tenant_id].live -= 1
+
+    def join(self, tenant_id: str) -> None:
+        """A sequence waits for a slot. A tenant that had none waiting is lifted to the least served of those that have, or to
+        whoever was the last to have: time without demand earns no credit."""
+        account = self.of(tenant_id)
+        if not account.waiting:
+            self._lift(account)
+        account.waiting += 1
+
+    def part(self, tenant_id: str) -> None:
+        """A sequence waits no more."""
         account = self._accounts[tenant_id]
-        account.live -= 1
-        if not account.live:
-            self._last_left = account.counter
+        account.waiting -= 1
+        if not account.waiting:
+            self._last_waiting = account
 
     def charge(self, row: Row) -> None:
         """The row was planned."""
@@ -99,9 +110,9 @@ class Accounts:
             self._add(tenant_id, 1.0)
 
     def debt(self, tenant_id: str) -> float:
-        """How much more the tenant was served than the least served active one, in virtual tokens over weight."""
+        """How much more the tenant was served than the least served one that waits, in virtual tokens over weight."""
         counter = self.of(tenant_id).counter
-        return counter - min((account.counter for _, account in self.active()), default=counter)
+        return counter - min((account.counter for account in self._accounts.values() if account.waiting), default=counter)
 
     def share(self, tenant_id: str) -> float:
         """The tenant's weight among the active ones, it included."""
@@ -109,7 +120,8 @@ class Accounts:
         return own / (own + sum(account.policy.weight for name, account in self.active() if name != tenant_id))
 
     def _lift(self, account: Account) -> None:
-        floor = min((other.counter for _, other in self.active()), default=self._last_left)
+        last = self._last_waiting.counter if self._last_waiting is not None else 0.0
+        floor = min((other.counter for other in self._accounts.values() if other.waiting), default=last)
         lift = max(0.0, floor - account.counter)
         account.counter += lift
         account.lifted += lift

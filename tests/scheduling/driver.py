@@ -10,6 +10,7 @@ from engine.scheduling.limits import Limits
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner, SimulatedTicket
+from engine.scheduling.tenants import cost_of
 from engine.wire import EngineConfig, FinishReason, Sampling, SequenceEvent, StepRecord, Submit
 
 VOCAB_SIZE = 40
@@ -71,6 +72,8 @@ class Driver:
         self.records: list[StepRecord] = []
         self._in_flight: deque[tuple[StepPlan, SimulatedTicket]] = deque()
         self._last_was_lone = False
+        self._served: dict[str, float] = {}
+        """Virtual tokens of rows whose results somebody got, by tenant."""
 
     @property
     def num_in_flight(self) -> int:
@@ -116,6 +119,10 @@ class Driver:
     def finish_step(self) -> None:
         plan, ticket = self._in_flight.popleft()
         result = self.runner.collect(ticket)
+        for row in self.scheduler._in_flight[0].rows:
+            if row.epoch == row.sequence.epoch:
+                tenant = row.sequence.submit.tenant_id
+                self._served[tenant] = self._served.get(tenant, 0.0) + cost_of(row)
         self._take(self._commit(plan, result))
         record = self.scheduler.record(plan, planned_ns=0, dispatched_ns=1, done_ns=2, committed_ns=3)
         self.records.append(record)
@@ -165,7 +172,12 @@ class Driver:
         assert sum(tenant.running_rows + tenant.queued_rows for tenant in load.tenants) == alive
 
     def check_ended(self) -> None:
-        """Everybody has exactly one terminal event, and the output of running alone."""
+        """Everybody has exactly one terminal event, and the output of running alone; tenants are charged what they got."""
+        for tenant, served in self._served.items():
+            account = self.scheduler.accounts.of(tenant)
+            charged = account.counter - account.lifted
+            fair = self.limits.scheduling_policy == "wrr" or abs(charged - served) < 1e-6 * (1 + served)
+            assert fair, f"{tenant} got {served} virtual tokens and was charged {charged}"
         for outcome in self.outcomes.values():
             assert outcome.finish is not None, f"{outcome.submit} never ended"
             expected = alone(outcome.submit.prompt, _hashable(outcome.submit.sampling))

@@ -1,0 +1,156 @@
+"""Virtual counters, lane shares, orders between tenants: fact by fact."""
+
+import pytest
+
+from engine.scheduling.draft import Row
+from engine.scheduling.fair_policy import JUMP_BEFORE_NS, JUMP_DEBT, TenantFair
+from engine.scheduling.lanes import QUANTUM_TOKENS, LaneShares
+from engine.scheduling.policy import ByPriority
+from engine.scheduling.request import Sequence
+from engine.scheduling.tenants import KV_READS_PER_TOKEN, Accounts, cost_of
+from engine.wire import Sampling, Submit, TenantPolicy
+
+
+def make_sequence(arrival: int, tenant: str = "a", lane: str = "fast", deadline_ns: int = 0) -> Sequence:
+    return Sequence(Submit(arrival, "r", tenant, lane, "s", (5,), Sampling(), 1, deadline_ns), arrival, [5], 1)
+
+
+def make_row(tenant: str, tokens: int = 1, context: int = 0, *, is_decode: bool = False, lane: str = "fast") -> Row:
+    return Row(make_sequence(1, tenant, lane), 0, tokens, context, samples=False, is_decode=is_decode)
+
+
+def order_of(policy: TenantFair | ByPriority, *prefills: Sequence, now_ns: int = 0) -> list[int]:
+    return [sequence.arrival for sequence in policy.order(prefills, now_ns, with_waiting=True)]
+
+
+# ---- counters -------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_costs_its_tokens_and_what_it_reads_and_weight_divides_it() -> None:
+    assert cost_of(make_row("a", 1, KV_READS_PER_TOKEN, is_decode=True)) == 2
+    assert cost_of(make_row("a", 32, KV_READS_PER_TOKEN)) == 32 + 2  # two query blocks
+    accounts = Accounts()
+    accounts.set_policies([TenantPolicy(tenant_id="a", weight=4.0)])
+    accounts.join("a")
+    accounts.charge(make_row("a", 32))
+    assert accounts.of("a").counter == 8
+    accounts.refund(make_row("a", 32))
+    assert accounts.of("a").counter == 0
+
+
+def test_who_comes_back_is_lifted_to_the_least_served_and_who_stayed_is_not() -> None:
+    accounts = Accounts()
+    accounts.join("a")
+    accounts.join("b")
+    accounts.charge(make_row("a", 500))
+    accounts.charge(make_row("b", 300))
+    accounts.join("late")
+    assert (accounts.of("late").counter, accounts.of("late").lifted) == (300, 300)
+    accounts.charge(make_row("b", 400))
+    accounts.join("late")  # a second sequence: it was never away
+    assert accounts.of("late").counter == 300
+    assert accounts.debt("b") == 400
+
+
+def test_after_an_idle_time_everybody_begins_where_the_last_one_left() -> None:
+    accounts = Accounts()
+    accounts.join("a")
+    accounts.charge(make_row("a", 300))
+    accounts.part("a")
+    accounts.charge(make_row("a", 200))  # it decodes
+    accounts.join("b")
+    assert accounts.of("b").counter == 500
+
+
+def test_requests_are_the_unit_of_turns() -> None:
+    accounts = Accounts("requests")
+    accounts.join("a")
+    accounts.charge(make_row("a", 500))
+    accounts.charge_admission("a")
+    assert accounts.of("a").counter == 1
+
+
+def test_a_tenant_that_is_gone_keeps_its_account_only_while_it_has_sequences() -> None:
+    accounts = Accounts()
+    accounts.enter("a")
+    accounts.set_policies([TenantPolicy(tenant_id="b")])
+    assert accounts.others_may_come
+    accounts.leave("a")
+    accounts.set_policies([TenantPolicy(tenant_id="b")])
+    assert not accounts.others_may_come
+
+
+# ---- lanes ----------------------------------------------------------------------------------------------------------
+
+
+def test_fast_goes_first_and_slow_gets_its_quarter() -> None:
+    lanes, both = LaneShares(), ("slow", "fast")
+    firsts = []
+    for _ in range(12):
+        first = lanes.order(both)[0]
+        firsts.append(first)
+        lanes.note_step({first: QUANTUM_TOKENS}, both)
+    assert firsts == ["fast"] * 4 + (["slow"] + ["fast"] * 3) * 2
+
+
+def test_batch_has_a_floor_and_a_lane_without_work_is_owed_nothing() -> None:
+    lanes = LaneShares()
+    for _ in range(20):
+        lanes.note_step({"fast": QUANTUM_TOKENS}, ("fast", "batch"))
+    assert lanes.order(("fast", "batch", "slow")) == ["batch", "fast", "slow"]
+    lanes.note_step({"fast": 16}, ("fast",))
+    assert lanes.order(("fast", "batch")) == ["fast", "batch"]
+
+
+# ---- orders ---------------------------------------------------------------------------------------------------------
+
+
+def fair_policy(*waiting: Sequence, charged: dict[str, int] | None = None) -> TenantFair:
+    policy = TenantFair(Accounts())
+    for sequence in waiting:
+        policy.accounts.join(sequence.submit.tenant_id)
+        policy.add(sequence)
+    for tenant, tokens in (charged or {}).items():
+        policy.accounts.charge(make_row(tenant, tokens))
+    return policy
+
+
+def test_the_least_served_tenant_goes_first_and_its_deadlines_decide_within_it() -> None:
+    waiting = (make_sequence(1, "a"), make_sequence(2, "b", deadline_ns=9 * 10**9), make_sequence(3, "b", deadline_ns=8 * 10**9))
+    assert order_of(fair_policy(*waiting, charged={"a": 10})) == [3, 2, 1]
+    assert order_of(fair_policy(*waiting, charged={"b": 10})) == [1, 3, 2]
+
+
+def test_a_begun_prompt_goes_before_its_tenants_waiting_ones_and_behind_a_quieter_tenant() -> None:
+    policy = fair_policy(make_sequence(5, "a"), make_sequence(6, "b"), charged={"a": 10})
+    assert order_of(policy, make_sequence(1, "a")) == [6, 1, 5]
+
+
+@pytest.mark.parametrize(("debt", "due_in_ns", "first"), [(JUMP_DEBT / 2, 1, 1), (JUMP_DEBT, 1, 2), (1, JUMP_BEFORE_NS, 2), (1, -1, 2)])
+def test_a_deadline_jumps_only_when_it_is_near_and_not_past_and_the_debt_is_small(debt: float, due_in_ns: int, first: int) -> None:
+    now_ns = 10**9
+    waiting = (make_sequence(1, "a", deadline_ns=now_ns + due_in_ns), make_sequence(2, "b"))
+    assert order_of(fair_policy(*waiting, charged={"a": int(debt)}), now_ns=now_ns)[0] == first
+
+
+def test_priority_decides_where_two_tenants_tie() -> None:
+    policy = fair_policy(make_sequence(1, "a"), make_sequence(2, "b"))
+    policy.accounts.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b", priority=1)])
+    assert order_of(policy) == [2, 1]
+
+
+def test_under_priority_it_decides_always_and_arrival_between_equals() -> None:
+    accounts = Accounts()
+    accounts.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b", priority=1)])
+    policy = ByPriority(accounts)
+    for sequence in (make_sequence(2, "a"), make_sequence(3, "b"), make_sequence(4, "b")):
+        policy.add(sequence)
+    assert order_of(policy, make_sequence(1, "a")) == [3, 4, 1, 2]
+
+
+def test_sequences_leave_the_fair_queue_from_anywhere() -> None:
+    sequences = [make_sequence(n, "ab"[n % 2], deadline_ns=n % 3) for n in range(1, 9)]
+    policy = fair_policy(*sequences)
+    for sequence in policy.order((), 0, with_waiting=True):
+        policy.remove(sequence)
+    assert (len(policy), policy.oldest_received_ns(), order_of(policy)) == (0, 0, [])
