@@ -17,7 +17,20 @@ from engine.loop import EngineLoop
 from engine.scheduling.limits import limits_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner
-from engine.wire import Abort, EngineConfig, FinishReason, FromEngine, Heartbeat, Sampling, SequenceEvent, Shutdown, StepDone, Submit
+from engine.wire import (
+    Abort,
+    EngineConfig,
+    FinishReason,
+    FromEngine,
+    Heartbeat,
+    Sampling,
+    SequenceEvent,
+    SetPolicies,
+    Shutdown,
+    StepDone,
+    Submit,
+    TenantPolicy,
+)
 
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, block_size=16)
 NUM_PAGES, VOCAB_SIZE = 64, 1000
@@ -53,17 +66,25 @@ class Peer:
         raise AssertionError("unreachable")
 
 
-def make_loop(sock: socket.socket, *, overlap: bool) -> EngineLoop:
+class LongSteps(Scheduler):
+    """Every step is too long to plan behind it."""
+
+    may_run_ahead = False  # type: ignore[assignment]
+
+
+def make_loop(sock: socket.socket, *, overlap: bool, scheduler_type: type[Scheduler] = Scheduler) -> EngineLoop:
     limits = limits_of(CONFIG, vocab_size=VOCAB_SIZE, eos_token_ids=(0,), max_model_len=512, num_pages=NUM_PAGES, cache_version="test")
     runner = SimulatedRunner(num_pages=NUM_PAGES, page_size=16, num_slots=4, vocab_size=VOCAB_SIZE)
-    return EngineLoop(Scheduler(limits), runner, Link(sock), time.monotonic_ns, overlap=overlap, compiles_after_ready=lambda: 0)
+    return EngineLoop(scheduler_type(limits), runner, Link(sock), time.monotonic_ns, overlap=overlap, compiles_after_ready=lambda: 0)
 
 
 @contextmanager
-def running_loop(*, overlap: bool = True) -> Iterator[tuple[Peer, threading.Thread, list[BaseException]]]:
+def running_loop(
+    *, overlap: bool = True, scheduler_type: type[Scheduler] = Scheduler
+) -> Iterator[tuple[Peer, threading.Thread, list[BaseException]]]:
     ours, theirs = socket.socketpair()
     failures: list[BaseException] = []
-    loop = make_loop(theirs, overlap=overlap)
+    loop = make_loop(theirs, overlap=overlap, scheduler_type=scheduler_type)
 
     def run() -> None:
         try:
@@ -97,11 +118,11 @@ def outputs(events: list[SequenceEvent]) -> dict[int, tuple[int, ...]]:
 
 def test_overlapped_and_plain_loop_give_the_same_tokens() -> None:
     results = []
-    for overlap in (True, False):
-        with running_loop(overlap=overlap) as (peer, _, _):
+    for overlap, scheduler_type in ((True, Scheduler), (False, Scheduler), (True, LongSteps)):
+        with running_loop(overlap=overlap, scheduler_type=scheduler_type) as (peer, _, _):
             peer.send(*(submit(n, prompt_tokens=5 * n, max_tokens=n) for n in range(1, 9)))
             results.append(outputs(peer.events_until_ended(8)))
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
     assert {n: len(tokens) for n, tokens in results[0].items()} == {n: n for n in range(1, 9)}
 
 
@@ -118,6 +139,15 @@ def test_every_step_leaves_a_record_whose_times_are_in_order_and_whose_shares_na
     for record in records:
         assert record.planned_ns <= record.dispatched_ns <= record.done_ns <= record.committed_ns
         assert {share.tenant_id for share in record.shares} == {"default"}
+
+
+def test_the_tenants_policies_reach_the_scheduler() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop = make_loop(theirs, overlap=True)
+        Peer(ours).send(SetPolicies(1, (TenantPolicy(tenant_id="acme", weight=4.0),)), Shutdown())
+        loop.run()
+        assert loop._scheduler.accounts.of("acme").policy.weight == 4.0
 
 
 def test_an_aborted_sequence_ends_once_and_its_neighbour_goes_on() -> None:

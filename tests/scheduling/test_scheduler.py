@@ -442,7 +442,10 @@ def test_the_record_says_whose_work_a_step_did() -> None:
 
 
 def test_limits_come_from_the_configuration_and_the_resolved_numbers() -> None:
-    config = EngineConfig(block_size=32, max_num_seqs=8, max_prefill_rows=2, enable_chunked_prefill=False, preempt_every_steps=7)
+    config = EngineConfig(
+        block_size=32, max_num_seqs=8, max_prefill_rows=2, enable_chunked_prefill=False, preempt_every_steps=7, max_step_ms=9
+    )
     limits = limits_of(config, vocab_size=9, eos_token_ids=(2, 3), max_model_len=100, num_pages=10, cache_version="v")
     assert (limits.page_size, limits.max_num_seqs, limits.max_prefill_rows, limits.preempt_every_steps) == (32, 8, 2, 7)
+    assert (limits.scheduling_policy, limits.max_step_ms) == ("vtc", 9)
     assert (limits.enable_chunked_prefill, limits.buckets, limits.pages_for(33)) == (False, buckets_of(config), 2)

@@ -1,0 +1,81 @@
+"""What fits into a step: by the step limit, by the tightest token deadline, and never nothing."""
+
+from engine.scheduling.budget import StepBudget
+from engine.scheduling.request import Sequence
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_model import NO_WORK, StepModel, StepTimes, Work
+from engine.wire import Sampling, Submit, TenantPolicy
+from tests.scheduling.driver import make_limits, make_submit
+from tests.scheduling.test_scheduler import draw, plan_of, text_of
+
+MS = 1_000_000
+
+
+def make_budget(max_step_ms: int = 14) -> StepBudget:
+    """10 ms a step and 0.1 ms a prefill row: 16, 32 and 48 rows take 11.6, 13.2 and 14.8 ms."""
+    limits = make_limits(max_step_ms=max_step_ms, max_num_seqs=16)
+    return StepBudget(limits, StepModel(times_of(limits)))
+
+
+def times_of(limits) -> StepTimes:
+    return StepTimes({bucket: 0.010 + 1e-4 * bucket.prefill_tokens for bucket in limits.buckets.all()}, decode_context_s=1e-5)
+
+
+def decode(number: int, lane: str = "fast", *, context: int = 10, tpot_ms: int = 0, last_token_ms: int = 0) -> Sequence:
+    sequence = Sequence(Submit(number, "r", "a", lane, "s", (5,), Sampling(), 1), number, [5] * context, context)
+    sequence.planned_tokens, sequence.tpot_ns, sequence.last_token_ns = context, tpot_ms * MS, last_token_ms * MS
+    return sequence
+
+
+def test_the_prefill_is_the_largest_compiled_size_within_the_step_limit() -> None:
+    assert [make_budget(limit).prefill_rows((), NO_WORK, 0, 0) for limit in (100, 14, 12)] == [48, 32, 32]
+    assert make_budget(0).prefill_rows((), NO_WORK, 0, 0) is None
+
+
+def test_where_nothing_fits_a_small_chunk_runs_all_the_same() -> None:
+    assert make_budget(1).prefill_rows((), NO_WORK, 0, 0) == 32  # at most a quarter more than the smallest
+
+
+def test_a_token_that_is_due_leaves_less_room_than_the_step_limit() -> None:
+    running = [decode(1, tpot_ms=40, last_token_ms=100)]  # the next token is due 60 ms after the last
+    work = Work(decode_rows=1, decode_context=11)
+    budget = make_budget(1000)
+    assert budget.prefill_rows(running, work, 0, 100 * MS) == 32  # mixed programs end there
+    assert make_budget(0).prefill_rows(running, work, 0, 159 * MS) == 32
+    slow = StepBudget(
+        make_limits(max_num_seqs=16),
+        StepModel(StepTimes({b: 1e-3 * (1 + b.prefill_tokens) for b in make_limits(max_num_seqs=16).buckets.all()})),
+    )
+    assert [slow.prefill_rows(running, work, 0, at * MS) for at in (100, 130)] == [32, 16]
+
+
+def test_decodes_of_other_lanes_stay_out_of_a_step_that_they_would_make_too_long_until_they_are_due() -> None:
+    long = [decode(n, "slow", context=300, tpot_ms=100, last_token_ms=n) for n in (1, 2, 3)]
+    every = [decode(0), *long]
+    budget = make_budget(14)
+    now_ns = 20 * MS
+    assert [s.sequence_id for s in budget.choose_decodes(every, now_ns, is_urgent=True)] == [0, 1]  # 10 + 0.1 + 3 + 3 ms is too long
+    assert budget.choose_decodes(every, now_ns, is_urgent=False) == every
+    assert budget.choose_decodes(every, 130 * MS, is_urgent=True) == every  # due within two steps
+
+
+def test_a_quiet_tenants_short_prompt_goes_before_the_rest_of_anothers_long_one_at_the_next_step() -> None:
+    limits = make_limits(scheduling_policy="vtc", max_step_ms=12, max_model_len=200)
+    scheduler = Scheduler(limits, model=StepModel(times_of(limits)))
+    scheduler.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")])
+    scheduler.submit(make_submit(1, (5,) * 150, salt="a", lane="slow"))
+    plan = plan_of(scheduler)
+    assert text_of(plan) == "1:0-31"
+    draw(scheduler, plan, 7)
+    scheduler.submit(make_submit(2, (6,) * 8, salt="b", lane="fast"))
+    assert text_of(plan_of(scheduler)) == "2:0-7! 1:32-47"
+
+
+def test_nothing_is_planned_behind_a_long_step_while_others_may_come() -> None:
+    limits = make_limits(scheduling_policy="vtc", max_step_ms=12)
+    scheduler = Scheduler(limits, model=StepModel(times_of(limits)))
+    scheduler.submit(make_submit(1, (5,) * 20, salt="a"))
+    plan_of(scheduler)
+    assert scheduler.may_run_ahead
+    scheduler.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")])
+    assert not scheduler.may_run_ahead
