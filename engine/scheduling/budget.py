@@ -11,6 +11,9 @@ GAP_TARGETS = 1.5
 """One gap between two tokens of a stream may be so many TPOT targets."""
 PATIENT_GAP_NS = 1_000_000_000
 """Of a decode without a TPOT target."""
+FAST_STEP_RATIO = 2
+"""A prompt of the fast lane may make its step so many step limits long, where no token is due: in small chunks its own first token
+would come later, and nobody else's sooner."""
 PROGRESS_RATIO = 1.25
 """Where nothing fits, a prefill takes the largest program that costs at most so much more than the smallest."""
 
@@ -42,10 +45,10 @@ class StepBudget:
                 work = longer
         return [sequence for sequence in decodes if sequence.sequence_id in chosen]
 
-    def prefill_rows(self, decodes: Iterable[Sequence], work: Work, context: int, start_ns: int) -> int | None:
+    def prefill_rows(self, decodes: Iterable[Sequence], work: Work, context: int, start_ns: int, *, is_fast: bool = False) -> int | None:
         """The largest compiled number of prefill rows beside these decodes, whose work is `work`, when the first chunk
-        follows `context` tokens; at least one query block. None: no bound."""
-        limit_s = self._limit_s(decodes, start_ns)
+        follows `context` tokens; at least one query block. `is_fast`: of the fast lane. None: no bound."""
+        limit_s = self._limit_s(decodes, start_ns, self._max_step_s * (FAST_STEP_RATIO if is_fast else 1))
         if self._model is None or limit_s is None:
             return None
         buckets = self._limits.buckets
@@ -58,10 +61,10 @@ class StepBudget:
         bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
         return model.predict_s(bucket, work.with_chunk(size, context))
 
-    def _limit_s(self, decodes: Iterable[Sequence], start_ns: int) -> float | None:
+    def _limit_s(self, decodes: Iterable[Sequence], start_ns: int, step_s: float) -> float | None:
         """The step limit, or the tightest token deadline where that is sooner; None without either."""
         limits = [(_due_ns(sequence) - start_ns) / 1e9 for sequence in decodes if sequence.tpot_ns and sequence.last_token_ns]
-        limits += [self._max_step_s] * bool(self._max_step_s)
+        limits += [step_s] * bool(step_s)
         return min(limits, default=None)
 
 

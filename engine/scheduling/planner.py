@@ -20,7 +20,7 @@ class _Turn:
     is_open: bool = True
     """Nobody was stopped for whom everybody behind has to wait."""
     blocked: set[str] = field(default_factory=set)
-    """Tenants beyond their share of pages that lack more: nobody else waits for them."""
+    """Tenants that get no more rows, or are beyond their share of pages and lack more: nobody else waits for them."""
 
 
 class Planner:
@@ -88,11 +88,12 @@ class Planner:
         stops only itself. Begun prompts go on whoever waits: they were promised their pages."""
         turn = _Turn(self._roster.num_free_slots)
         begun = {sequence.sequence_id: sequence for sequence in self._roster.running if sequence.uncomputed_tokens}
-        is_first = True
+        budget_is_fast: bool | None = None
         for sequence in self._policy.order(begun.values(), now_ns, with_waiting=turn.slots > 0):
-            if is_first:
-                is_first = False
-                self._set_budget(draft, sequence, start_ns)
+            is_fast = sequence.submit.lane == "fast"
+            if budget_is_fast is None or (budget_is_fast and not is_fast):
+                budget_is_fast = is_fast
+                self._set_budget(draft, sequence, start_ns, is_fast=is_fast)
             if not draft.tokens_left:
                 return
             tenant_id = sequence.submit.tenant_id
@@ -107,14 +108,16 @@ class Planner:
             elif not went_on:
                 turn.is_open = False
 
-    def _set_budget(self, draft: Draft, first: Sequence, start_ns: int) -> None:
+    def _set_budget(self, draft: Draft, first: Sequence, start_ns: int, *, is_fast: bool) -> None:
+        """By time: for the fast lane's chunks, and anew for what comes behind them."""
         if draft.lone or not self._limits.enable_chunked_prefill:
             return
         work: Work = NO_WORK
-        for row in draft.rows:
+        decodes = [row for row in draft.rows if row.is_decode]
+        for row in decodes:
             work = work.with_decode(row.context_tokens)
-        decodes = [row.sequence for row in draft.rows]
-        draft.budget_rows = self._budget.prefill_rows(decodes, work, first.planned_tokens, start_ns)
+        sequences = [row.sequence for row in decodes]
+        draft.budget_rows = self._budget.prefill_rows(sequences, work, first.planned_tokens, start_ns, is_fast=is_fast)
 
     def _go_on(self, draft: Draft, sequence: Sequence) -> bool:
         return sequence.wants_prompt_logprobs != draft.lone or self._plan_chunk(draft, sequence)
@@ -157,6 +160,7 @@ class Planner:
         next steps, or decodes before it have.
         """
         if not self._has_row(sequence, turn):
+            turn.blocked.add(sequence.submit.tenant_id)
             return self._policy.is_fair  # another tenant may still have one
         match = self._match_unless_held(sequence)
         if match is None:
@@ -198,11 +202,12 @@ class Planner:
 
     def _make_way(self, now_ns: int) -> None:
         """Preempt sequences of tenants beyond their share for the first waiting one of a tenant within its share."""
-        if not len(self._policy) or not self._roster.num_free_slots:
-            return
         shares = self._roster.shares
+        if not len(self._policy) or not self._roster.num_free_slots or not self._roster.accounts.others_may_come:
+            return
         waiting = self._policy.order((), now_ns, with_waiting=True)
-        first = next((s for s in waiting if not shares.is_over(s.submit.tenant_id)), None)
+        over = {sequence.submit.tenant_id: shares.is_over(sequence.submit.tenant_id) for sequence in self._roster.running}
+        first = next((s for s in waiting if not over.get(s.submit.tenant_id, False)), None)
         if first is None:
             return
         match = self._match_unless_held(first)

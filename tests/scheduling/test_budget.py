@@ -32,6 +32,16 @@ def test_the_prefill_is_the_largest_compiled_size_within_the_step_limit() -> Non
     assert make_budget(0).prefill_rows((), NO_WORK, 0, 0) is None
 
 
+def test_a_fast_prompt_may_take_two_step_limits_and_what_comes_behind_it_only_one() -> None:
+    assert make_budget(8).prefill_rows((), NO_WORK, 0, 0, is_fast=True) == 48
+    limits = make_limits(scheduling_policy="vtc", max_step_ms=8)
+    scheduler = Scheduler(limits, model=StepModel(times_of(limits)))
+    scheduler.submit(make_submit(1, (5,) * 60, salt="a", lane="slow", max_tokens=4))
+    scheduler.submit(make_submit(2, (6,) * 40, salt="b", lane="fast", max_tokens=4))
+    assert text_of(plan_of(scheduler)) == "2:0-39!"
+    assert text_of(plan_of(scheduler)) == "2 1:0-31"
+
+
 def test_where_nothing_fits_a_small_chunk_runs_all_the_same() -> None:
     assert make_budget(1).prefill_rows((), NO_WORK, 0, 0) == 32  # at most a quarter more than the smallest
 
