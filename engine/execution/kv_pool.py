@@ -11,7 +11,7 @@ from engine.execution.batch import Limits
 from engine.execution.sampler import SlotState
 from engine.kernels.attention import AttentionBackend, AttentionShape, LayerCache
 from engine.model.config import ModelConfig
-from engine.model.memory import kv_bytes_per_token
+from engine.model.kv_size import kv_bytes_per_token
 from engine.scheduling.plan import Admitted
 from engine.wire import MAX_LOGIT_BIAS, MAX_STOP_IDS
 

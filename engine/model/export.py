@@ -17,7 +17,8 @@ from engine.errors import ModelError
 from engine.model.config import ModelConfig
 from engine.model.gguf_tokenizer import tokenizer_from_gguf
 from engine.model.hf_config import read_json
-from engine.model.memory import kv_bytes_per_token, weight_bytes
+from engine.model.kv_size import kv_bytes_per_token
+from engine.model.memory import weight_bytes
 from engine.model.source import FolderSource, GgufSource, ModelSource, open_source
 from engine.wire import DEFAULT_MODEL, ModelCard
 

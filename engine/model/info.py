@@ -1,7 +1,8 @@
 """The text of `fairlane model info MODEL`: what a model weighs and what fits on which card."""
 
 from engine.model.config import ModelConfig
-from engine.model.memory import BYTES_OF, gigabytes, kv_bytes_per_token, weight_bytes
+from engine.model.kv_size import BYTES_OF, kv_bytes_per_token
+from engine.model.memory import gigabytes, weight_bytes
 from engine.model.source import open_source
 
 CARD_GB = (24, 40, 80, 141, 192)

@@ -1,27 +1,13 @@
-"""How many bytes weights and KV take, and whether they fit: arithmetic on a configuration, no device."""
+"""How many bytes weights take, and whether they fit beside the KV pool: arithmetic, no device."""
 
 import math
 
 from engine.errors import DoesNotFit
-from engine.model.config import ModelConfig
+from engine.model.kv_size import BYTES_OF, SCALE_BYTES
 from engine.model.source import GgufSource, ModelSource
 from engine.model.tensors import tensor_shapes
 
-BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-"""Bytes of one value, by the names that `--dtype` and `--kv-cache-dtype` take."""
-
 _NORM_BYTES = 4
-_SCALE_BYTES = 4
-
-
-def kv_vector_bytes(head_dim: int, kv_dtype: str) -> int:
-    """One token's K, or V, in one head: its values, and in int8 their f32 scale."""
-    return head_dim * BYTES_OF[kv_dtype] + (_SCALE_BYTES if kv_dtype == "int8" else 0)
-
-
-def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
-    """2 (K and V) x layers x KV heads x bytes of a head's vector. Not hidden size: query heads share KV heads."""
-    return 2 * config.num_layers * config.num_kv_heads * kv_vector_bytes(config.head_dim, kv_dtype)
 
 
 def weight_bytes(source: ModelSource, *, dtype: str, quantization: str = "none") -> int:
@@ -35,7 +21,7 @@ def _tensor_bytes(name: str, shape: tuple[int, ...], dtype: str, quantization: s
     if name.endswith("norm.weight"):
         return math.prod(shape) * _NORM_BYTES
     if quantization == "int8" and len(shape) == 2 and name.startswith("model.layers."):
-        return math.prod(shape) + shape[0] * _SCALE_BYTES
+        return math.prod(shape) + shape[0] * SCALE_BYTES
     return math.prod(shape) * BYTES_OF[dtype]
 
 

@@ -11,7 +11,8 @@ from engine.errors import DoesNotFit, ModelError
 from engine.model.checkpoint import load_model
 from engine.model.hf_config import parse_config
 from engine.model.info import describe_model, sequences_that_fit
-from engine.model.memory import check_fit, kv_bytes_per_token, weight_bytes
+from engine.model.kv_size import kv_bytes_per_token
+from engine.model.memory import check_fit, weight_bytes
 from engine.model.source import FolderSource, open_source
 from engine.wire import DEFAULT_MODEL
 from tests.tiny_weights import FAMILIES, tiny_config
