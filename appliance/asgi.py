@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -40,6 +41,7 @@ from appliance.runtime import Runtime, Watchers
 from appliance.settings import Settings, SettingsError, data_path, engine_config
 from appliance.supervisor import StartFailed, Supervisor
 from appliance.telemetry.hub import Telemetry
+from appliance.terminal import Terminal
 from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
 from engine.wire import Progress, Ready
 
@@ -47,6 +49,7 @@ log = structlog.get_logger(__name__)
 
 ENGINE_COMMAND = (sys.executable, "-m", "engine", "run")
 RUN_FILE = "run.json"
+LOCK_FILE = "serve.lock"
 SPOOL_FOLDER = "usage-spool"
 SWEEP_EVERY_S = 1.0
 SETTLE_S = 1.0
@@ -57,7 +60,7 @@ def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) ->
     """Run the appliance until SIGTERM or SIGINT. The exit status: 0, or after a message that says what to do 2 where a setting
     is impossible, else 1."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time; else the library complains at each engine's start
-    set_up_logs(settings.log_level, settings.log_format, sys.stderr)
+    set_up_logs(settings.log_level, settings.log_format, Terminal(lambda: sys.stderr))
     try:
         uvloop.run(_serve(settings, engine_command))
     except (StartFailed, PortTaken, PrefixFileError, SettingsError, SchemaError) as error:
@@ -94,7 +97,8 @@ class _Server(uvicorn.Server):
 async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
     began_s = time.monotonic()
     prefixes = read_prefix_file(Path(settings.common_prefixes)) if settings.common_prefixes else ()
-    console = Console(sys.stdout)
+    stdout = sys.stdout
+    console = Console(Terminal(lambda: stdout))
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         async with _open(settings) as control:
             url = url_of(sock)
@@ -111,7 +115,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
                 was_ready.append(True)
                 console.end_progress()
                 startup_s = time.monotonic() - began_s
-                console.say(banner(url, ready.card.model_id, startup_s, control.api_key, control.api_key_path, control.admin_token_path))
+                console.say(banner(url, ready, startup_s, control.api_key, control.api_key_path, control.admin_token_path))
 
             def on_broken(message: str) -> None:
                 if not failed.done():
@@ -121,7 +125,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
             house = _build(settings, engine_command, control, prefixes, watchers)
             await _open_books(house)
             run_path = data_path(settings) / RUN_FILE
-            with _run_file(run_path, url, sock.getsockname()[1]):
+            with _only_server_of(run_path.parent), _run_file(run_path, url, sock.getsockname()[1]):
                 try:
                     await _run(settings, house, sock, failed)
                 finally:
@@ -210,19 +214,33 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
 
 async def _drain(house: _House, grace_s: float) -> None:
     """Refuse what is new, let what runs finish within the grace time, then stop the server."""
-    house.gate.drain()
-    log.info("draining", in_flight=house.backend.num_live, grace_s=grace_s)
-    await house.backend.wait_idle(grace_s)
-    for job in house.backend.live_jobs():
-        job.interrupt(Unavailable("the server is shutting down", reason="draining", retry_after_s=10.0))
-    await house.backend.wait_idle(SETTLE_S)
-    house.server.should_exit = True
+    try:
+        house.gate.drain()
+        log.info("draining", in_flight=house.backend.num_live, grace_s=grace_s)
+        await house.backend.wait_idle(grace_s)
+        for job in house.backend.live_jobs():
+            job.interrupt(Unavailable("the server is shutting down", reason="draining", retry_after_s=10.0))
+        await house.backend.wait_idle(SETTLE_S)
+    finally:
+        house.server.should_exit = True  # whatever else goes wrong, who asked for the end gets it
 
 
 async def _sweep(backend: Backend) -> None:
     while True:
         await asyncio.sleep(SWEEP_EVERY_S)
         backend.sweep(time.monotonic_ns())
+
+
+@contextlib.contextmanager
+def _only_server_of(folder: Path) -> Iterator[None]:
+    """Hold the data directory's lock; the system gives it back however this process ends. Raises `SettingsError`."""
+    with (folder / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            message = f"data_dir={str(folder)!r} is in use by a running server: stop it, or name another folder with --data-dir"
+            raise SettingsError(message) from error
+        yield
 
 
 @contextlib.contextmanager

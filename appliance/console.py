@@ -1,14 +1,17 @@
 """What `fairlane serve` shows on the terminal: progress while it starts, then where it is and how to use it."""
 
 import json
+import sys
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 import msgspec
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from appliance.terminal import Terminal
 from engine.wire import Progress as EngineProgress
+from engine.wire import Ready
 
 PLAIN_SHARES = 4
 """Off a terminal a phase is shown at most so often, and at its end."""
@@ -19,7 +22,7 @@ SHOWN_WHOLE = frozenset({"compile"})
 class Console:
     """Bars on a terminal, lines elsewhere."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: Terminal) -> None:
         self._out = out
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -47,7 +50,8 @@ class Console:
         self._steps.clear()
 
     def say(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        self._out.write(text + "\n")
+        self._out.flush()
 
     def _show_bar(self, step: EngineProgress) -> None:
         if self._bars is None:
@@ -58,7 +62,9 @@ class Console:
                 TimeElapsedColumn(),
                 TextColumn("{task.fields[detail]}"),
             )
-            self._bars = Progress(*columns, console=RichConsole(file=self._out))
+            # log lines go above the bars, where both are on a terminal
+            console = RichConsole(file=cast(TextIO, self._out))
+            self._bars = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=sys.stderr.isatty())
             self._bars.start()
         if step.phase not in self._tasks:
             self._tasks[step.phase] = self._bars.add_task(step.phase, total=step.total, detail="")
@@ -71,9 +77,10 @@ class Console:
             self.say(f"{step.phase} {step.done}/{step.total} {step.detail}".rstrip())
 
 
-def banner(url: str, model: str, startup_s: float, api_key: str | None, key_path: Path | None, token_path: Path | None) -> str:
-    """URL, model, a request to paste, where the secrets are."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+def banner(url: str, ready: Ready, startup_s: float, api_key: str | None, key_path: Path | None, token_path: Path | None) -> str:
+    """URL, model, a request to paste, where the secrets are, and by what it runs."""
+    model = ready.card.model_id
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0})
     lines = [
         "",
         f"Fairlane serves {model} at {url}   (ready after {startup_s:.1f} s)",
@@ -89,4 +96,6 @@ def banner(url: str, model: str, startup_s: float, api_key: str | None, key_path
     else:
         lines.append(f"API key stored in: {key_path}" if key_path else "API key: the one in FAIRLANE_BOOTSTRAP_API_KEY")
     lines.append(f"Admin token stored in: {token_path}" if token_path else "Admin token: the one in FAIRLANE_BOOTSTRAP_ADMIN_TOKEN")
+    lines.append(f"Runs on: {ready.device}, {ready.attention_backend} ({ready.backend_reason})")
+    lines.append("Ctrl-C stops it: running requests get time to finish; a second Ctrl-C ends them at once")
     return "\n".join([*lines, ""])

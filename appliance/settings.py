@@ -77,9 +77,14 @@ def data_path(settings: Settings) -> Path:
     return Path(settings.data_dir).expanduser().resolve()
 
 
+def default_database_path(settings: Settings) -> Path:
+    """The SQLite file that is used where `database_url` is empty."""
+    return data_path(settings) / "fairlane.db"
+
+
 def sqlalchemy_url(settings: Settings) -> str:
     """The database's URL with the asynchronous driver named."""
-    url = settings.database_url or f"sqlite:///{data_path(settings) / 'fairlane.db'}"
+    url = settings.database_url or f"sqlite:///{default_database_path(settings)}"
     for scheme, driver in (("sqlite", "aiosqlite"), ("postgresql", "asyncpg"), ("postgres", "asyncpg")):
         if url.startswith(f"{scheme}://"):
             return f"{'sqlite' if scheme == 'sqlite' else 'postgresql'}+{driver}://{url.removeprefix(f'{scheme}://')}"

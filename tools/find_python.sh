@@ -28,7 +28,7 @@ if [ -n "${PYTHON:-}" ]; then
 fi
 
 shopt -s nullglob
-roots=("${PYENV_ROOT:-}" "$HOME/.pyenv")
+roots=("${PYENV_ROOT:-}" "${HOME:-/nonexistent}/.pyenv")
 for minor in "${minors[@]}"; do
   candidates=("python3.$minor" python3)
   for root in "${roots[@]}"; do

@@ -17,7 +17,7 @@ from appliance.db.revision import SchemaError
 from appliance.domain.audit.service import Actor
 from appliance.domain.tenants.bootstrap import Store, open_store
 from appliance.errors import ApplianceError, Invalid
-from appliance.settings import Loaded, SettingsError, load_settings
+from appliance.settings import Loaded, SettingsError, default_database_path, load_settings
 
 CONFIG_HELP = "Settings file, TOML or YAML. [FAIRLANE_CONFIG]"
 
@@ -62,8 +62,13 @@ def run_on_store[R](data_dir: str | None, database_url: str | None, config: str 
     """Do something on the database; a running server follows within 250 ms."""
     settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
 
+    path = default_database_path(settings)
+    is_new = not settings.database_url and not path.exists()
+
     async def run() -> R:
         store = await open_store(settings)
+        if is_new:
+            click.echo(f"Note: there was no database; made {path} (a server with another data directory does not see it)", err=True)
         try:
             return await work(store)
         finally:

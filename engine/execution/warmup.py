@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -123,13 +124,15 @@ def _compile(
     threads: int,
 ) -> Programs:
     """Tracing holds the interpreter's lock, so it happens here, one after another, while threads compile."""
-    done = 0
+    done, lock = 0, threading.Lock()
 
     def finished(shape: StepShape) -> None:
         nonlocal done
-        done += 1
-        on_progress("compile", done, len(shapes), str(shape))
+        with lock:
+            done += 1
+            on_progress("compile", done, len(shapes), str(shape))
 
+    on_progress("compile", 0, len(shapes), "the first start takes longest")
     with ThreadPoolExecutor(threads) as pool:
         running = {}
         for shape in shapes:
@@ -137,13 +140,10 @@ def _compile(
             buffer = jax.ShapeDtypeStruct((buffer_size(shape),), np.int32)
             lowered = jax.jit(function, donate_argnums=1).lower(params, state, buffer)
             running[shape] = pool.submit(lowered.compile)
+            running[shape].add_done_callback(lambda _, shape=shape: finished(shape))
         rows = SlotState(*(jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in state.slots))
         admission = jax.jit(admit, donate_argnums=0).lower(state.slots, jax.ShapeDtypeStruct((), np.int32), rows).compile()
-        steps = {}
-        for shape, future in running.items():
-            steps[shape] = future.result()
-            finished(shape)
-    return Programs(steps, admission)
+        return Programs({shape: future.result() for shape, future in running.items()}, admission)
 
 
 @dataclass(slots=True)

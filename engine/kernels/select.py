@@ -27,7 +27,7 @@ def choose_backend(wanted: str, available: Sequence[AttentionBackend], shape: At
         names = ", ".join(backend.name for backend in available)
         raise ConfigError(f"kv_cache_dtype is {kv_dtype} and block_size {shape.page_size}: none of the backends here ({names}) can do that")
     if wanted == "auto":
-        return Chosen(able[0], f"{able[0].name} is the fastest of those that can run here", fell_back=False)
+        return Chosen(able[0], "the fastest that can run here", fell_back=False)
     named = next((backend for backend in able if backend.name == wanted), None)
     if named is not None:
         return Chosen(named, f"{wanted} was asked for", fell_back=False)

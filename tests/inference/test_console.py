@@ -1,14 +1,36 @@
 """What the terminal shows."""
 
+import contextlib
 import io
+import os
 from pathlib import Path
 
 from appliance.console import Console, banner
 from appliance.runtime import PHASE_START_PERCENT, percent_of
-from engine.wire import Progress
+from appliance.terminal import Terminal
+from engine.wire import ModelCard, Progress, Ready
+
+CARD = ModelCard(
+    model_id="m",
+    architecture="llama",
+    vocab_size=10,
+    max_model_len=64,
+    bos_token_id=None,
+    eos_token_ids=(2,),
+    add_bos=False,
+    chat_template=None,
+    special_tokens={},
+    dtype="bfloat16",
+    quantization="none",
+    weight_bytes=1,
+    kv_bytes_per_token=1,
+    block_size=16,
+    num_pages=4,
+)
+READY = Ready(CARD, "cpu", "xla", {}, "no native kernels: no C++ compiler")
 
 
-class Terminal(io.StringIO):
+class FakeTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
@@ -20,7 +42,7 @@ def startup() -> list[Progress]:
 
 def test_off_a_terminal_compiles_show_one_by_one_and_other_phases_in_quarters() -> None:
     out = io.StringIO()
-    console = Console(out)
+    console = Console(Terminal(lambda: out))
     for step in startup():
         console.progress(step)
     console.end_progress()
@@ -30,8 +52,8 @@ def test_off_a_terminal_compiles_show_one_by_one_and_other_phases_in_quarters() 
 
 
 def test_on_a_terminal_there_are_bars_with_n_of_m() -> None:
-    out = Terminal()
-    console = Console(out)
+    out = FakeTerminal()
+    console = Console(Terminal(lambda: out))
     for step in startup():
         console.progress(step)
     console.end_progress()
@@ -39,7 +61,7 @@ def test_on_a_terminal_there_are_bars_with_n_of_m() -> None:
 
 
 def test_the_banner_holds_a_request_to_paste_and_where_the_secrets_are() -> None:
-    text = banner("http://127.0.0.1:8000", "m", 1.25, "fl-key", Path("/data/bootstrap-key"), Path("/data/token"))
+    text = banner("http://127.0.0.1:8000", READY, 1.25, "fl-key", Path("/data/bootstrap-key"), Path("/data/token"))
     for part in (
         "m at http://127.0.0.1:8000",
         "1.2 s",
@@ -47,10 +69,24 @@ def test_the_banner_holds_a_request_to_paste_and_where_the_secrets_are() -> None
         "/data/bootstrap-key",
         "/data/token",
         '"model": "m"',
+        "cpu, xla (no native kernels: no C++ compiler)",
     ):
         assert part in text
-    without = banner("http://h", "m", 1.0, None, None, None)
+    without = banner("http://h", READY, 1.0, None, None, None)
     assert "YOUR_KEY" in without and "fairlane key create" in without and "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN" in without
+
+
+def test_a_stream_that_went_away_is_no_error_and_is_no_terminal() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1) as pipe:
+        terminal = Terminal(lambda: pipe)
+        assert terminal.write("nobody reads this\n") == 18
+        terminal.flush()
+        assert not terminal.isatty()
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+    Terminal(lambda: pipe).write("closed")
 
 
 def test_the_percentage_of_a_start_never_falls() -> None:

@@ -232,6 +232,14 @@ def test_an_impossible_setting_of_the_engine_ends_with_the_exit_status_of_usage(
     assert "error: max_num_seqs is 0: give at least 1" in served.log()
 
 
+def test_a_second_server_on_one_data_directory_is_refused_and_the_first_goes_on(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as first:
+        second = start(tmp_path, export)
+        assert second.process.wait(30) == 2
+        assert "is in use by a running server" in second.log()
+        assert first.ready()[0] == 200
+
+
 def test_a_port_in_use_is_said_in_words(tmp_path: Path, export: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
