@@ -6,7 +6,7 @@ tests compare them.
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import InvalidSequence
@@ -55,13 +55,15 @@ class EngineLoop:
         self._overlap = overlap
         self._compiles_after_ready = compiles_after_ready
 
-    def run(self) -> None:
-        """Serve until `Shutdown`.
+    def run(self, early: Sequence[ToEngine] = ()) -> None:
+        """Serve until `Shutdown`. `early` arrived before there was a loop, and counts first.
 
         Raises:
             EngineGone: the control plane closed the connection.
         """
         running: InFlight | None = None
+        if not self._take(list(early)):
+            return
         while True:
             messages = self._link.receive(0.0 if self._scheduler.has_work else HEARTBEAT_S)
             if not self._take(messages):

@@ -48,6 +48,7 @@ from engine.wire import (
     Sampling,
     Shutdown,
     Submit,
+    ToEngine,
 )
 
 type Clock = Callable[[], int]
@@ -104,6 +105,8 @@ class Replica:
         self._clock = clock
         self._environment = environment
         self._startup = Startup(link, clock)
+        self._early: list[ToEngine] = []
+        """Received before there was a loop to take it: the tenants' policies, as a rule."""
 
     def run(self) -> None:
         """Start, say `Ready`, serve. Raises what made it impossible."""
@@ -122,7 +125,7 @@ class Replica:
         gc.freeze()
         gc.disable()
         self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds, loaded.backend_reason))
-        loaded.loop.run()
+        loaded.loop.run(self._early)
 
     def _prepare(self, source: ModelSource) -> ModelCard:
         """Hand tokenizer and limits to the control plane, so that it prepares while weights load."""
@@ -147,10 +150,12 @@ class Replica:
         """The control plane's tokenised prefixes, where it announced some."""
         while self._config.await_common_prefixes:
             for message in self._link.receive(1.0):
-                if isinstance(message, CommonPrefixes):
-                    return message.prefixes
                 if isinstance(message, Shutdown):
                     raise EngineGone("asked to stop while starting")
+                self._early.append(message)
+            for message in self._early:
+                if isinstance(message, CommonPrefixes):
+                    return message.prefixes
         return ()
 
     def _load(self, source: ModelSource) -> Loaded:

@@ -45,10 +45,16 @@ class StepBudget:
                 work = longer
         return [sequence for sequence in decodes if sequence.sequence_id in chosen]
 
-    def prefill_rows(self, decodes: Iterable[Sequence], work: Work, context: int, start_ns: int, *, is_fast: bool = False) -> int | None:
+    def prefill_rows(
+        self, decodes: Iterable[Sequence], work: Work, context: int, start_ns: int, *, is_fast: bool = False, is_shared: bool = True
+    ) -> int | None:
         """The largest compiled number of prefill rows beside these decodes, whose work is `work`, when the first chunk
-        follows `context` tokens; at least one query block. `is_fast`: of the fast lane. None: no bound."""
-        limit_s = self._limit_s(decodes, start_ns, self._max_step_s * (FAST_STEP_RATIO if is_fast else 1))
+        follows `context` tokens; at least one query block. `is_fast`: of the fast lane. None: no bound.
+
+        The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
+        """
+        step_s = self._max_step_s * (FAST_STEP_RATIO if is_fast else 1) if is_shared else 0.0
+        limit_s = self._limit_s(decodes, start_ns, step_s)
         if self._model is None or limit_s is None:
             return None
         buckets = self._limits.buckets

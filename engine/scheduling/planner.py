@@ -117,7 +117,8 @@ class Planner:
         for row in decodes:
             work = work.with_decode(row.context_tokens)
         sequences = [row.sequence for row in decodes]
-        draft.budget_rows = self._budget.prefill_rows(sequences, work, first.planned_tokens, start_ns, is_fast=is_fast)
+        is_shared = self._roster.accounts.others_may_come
+        draft.budget_rows = self._budget.prefill_rows(sequences, work, first.planned_tokens, start_ns, is_fast=is_fast, is_shared=is_shared)
 
     def _go_on(self, draft: Draft, sequence: Sequence) -> bool:
         return sequence.wants_prompt_logprobs != draft.lone or self._plan_chunk(draft, sequence)

@@ -88,7 +88,7 @@ def running_loop(
 
     def run() -> None:
         try:
-            loop.run()
+            loop.run(early)
         except BaseException as error:  # noqa: BLE001 - handed to the test
             failures.append(error)
 
@@ -176,6 +176,11 @@ def test_an_idle_loop_reports_that_no_page_is_used() -> None:
         assert beat.load is not None
         assert beat.load.pages_used == 0
         assert beat.load.pages_free + beat.load.pages_cached == NUM_PAGES
+
+
+def test_what_arrived_before_the_loop_counts_first() -> None:
+    with running_loop(submit(1)) as (peer, _, _):
+        assert len(outputs(peer.events_until_ended(1))[1]) == 8
 
 
 def test_shutdown_ends_the_loop_and_a_closed_connection_is_an_error() -> None:

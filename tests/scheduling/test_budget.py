@@ -32,6 +32,11 @@ def test_the_prefill_is_the_largest_compiled_size_within_the_step_limit() -> Non
     assert make_budget(0).prefill_rows((), NO_WORK, 0, 0) is None
 
 
+def test_the_step_limit_binds_nobody_who_is_alone_but_token_deadlines_do() -> None:
+    assert make_budget(12).prefill_rows((), NO_WORK, 0, 0, is_shared=False) is None
+    assert make_budget(12).prefill_rows((), NO_WORK, 0, 0, is_shared=True) == 32
+
+
 def test_a_fast_prompt_may_take_two_step_limits_and_what_comes_behind_it_only_one() -> None:
     assert make_budget(8).prefill_rows((), NO_WORK, 0, 0, is_fast=True) == 48
     limits = make_limits(scheduling_policy="vtc", max_step_ms=8)
