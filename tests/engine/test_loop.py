@@ -80,7 +80,7 @@ def make_loop(sock: socket.socket, *, overlap: bool, scheduler_type: type[Schedu
 
 @contextmanager
 def running_loop(
-    *, overlap: bool = True, scheduler_type: type[Scheduler] = Scheduler
+    *early: ToEngine, overlap: bool = True, scheduler_type: type[Scheduler] = Scheduler
 ) -> Iterator[tuple[Peer, threading.Thread, list[BaseException]]]:
     ours, theirs = socket.socketpair()
     failures: list[BaseException] = []
