@@ -30,6 +30,7 @@ from engine.wire import (
     StepDone,
     Submit,
     TenantPolicy,
+    ToEngine,
 )
 
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, block_size=16)
