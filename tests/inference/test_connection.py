@@ -1,5 +1,6 @@
 """What reaches the server before it is a request: heads without end, offers of another protocol, several requests at once."""
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -46,8 +47,9 @@ def test_a_head_that_is_too_long_is_told_so(sock: socket.socket) -> None:
     sock.sendall(b"GET /livez HTTP/1.1\r\nX-A: ")
     sock.sendall(b"a" * (MAX_HEAD_BYTES + 1))
     answer = b""
-    while part := sock.recv(65536):
-        answer += part
+    with contextlib.suppress(ConnectionResetError):  # the server closes on what it has not read; its answer came before
+        while part := sock.recv(65536):
+            answer += part
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert str(MAX_HEAD_BYTES) in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
 
