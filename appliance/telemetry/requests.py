@@ -19,6 +19,11 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
+MAX_BLOCKED_SPANS = 64
+"""A report stays small, however slowly a client reads."""
+MAX_MESSAGE_CHARS = 300
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReport:
     """All there is to know of a request at its end. Times are `monotonic_ns`, 0 where it never came so far."""
@@ -52,6 +57,20 @@ class RequestReport:
     ended_ns: int
     tokens_after_first: int = 0
     """Of the output that ran longest, as `first_token_ns` and `last_token_ns`."""
+    read_ns: int = 0
+    """The body was there."""
+    tokenized_ns: int = 0
+    """The prompts were tokens."""
+    submitted_ns: int = 0
+    """Admitted and handed to the engine."""
+    fed_ns: int = 0
+    """The last token was text."""
+    sequence_ids: tuple[int, ...] = ()
+    """The engine's names of its outputs."""
+    blocked_ns: tuple[tuple[int, int], ...] = ()
+    """From, to: when the client took nothing and writing had to wait; the first `MAX_BLOCKED_SPANS`."""
+    message: str = ""
+    """What a refused or failed request was told."""
 
 
 class _Counters:

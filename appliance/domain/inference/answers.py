@@ -11,6 +11,17 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     """Prompt tokens the prefix cache had."""
 
 
+class Timing(msgspec.Struct, frozen=True):
+    """Where the time of a request went, in milliseconds."""
+
+    queue_ms: float
+    """From receipt to the first prefill chunk."""
+    prefill_ms: float
+    """To the first token."""
+    decode_ms: float
+    """To the last token."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of a request: each prompt counts once, each output by its own."""
 
@@ -18,6 +29,8 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    timing: Timing | UnsetType = UNSET
+    """With a stream's usage; a whole answer has it as header `x-fairlane-timing`."""
 
 
 # ---- /v1/completions

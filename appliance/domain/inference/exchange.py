@@ -5,13 +5,17 @@ import asyncio
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from appliance.domain.inference.formats import Format, error_event, usage_of
+from appliance.domain.inference.formats import Format, error_event, timing_of, usage_of
 from appliance.domain.inference.job import Cancellation, Job
 from appliance.errors import ApplianceError
 from appliance.problems import problem_of
+from appliance.telemetry.split import server_timing
 
 STALLED_STATE = "stalled"
 """Key of the ASGI scope's `state`: the connection was cut because the client took nothing for too long."""
+
+TIMING_HEADER = b"x-fairlane-timing"
+"""Where the time of a whole answer went; a stream says so in its usage block."""
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -51,19 +55,30 @@ class Exchange(ASGIResponse):
             if not self._has_begun:
                 self._has_begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-                await _send_body(send, chunk, more=True)
+                await self._write(send, chunk, more=True)
                 job.note_sent()
             else:
-                await _send_body(send, chunk, more=True)
-        await _send_body(send, self._format.closing(usage_of(job.choices, job.facts.outputs_per_prompt)), more=False)
+                await self._write(send, chunk, more=True)
+        usage = usage_of(job.choices, job.facts.outputs_per_prompt, timing_of(job.split))
+        await self._write(send, self._format.closing(usage), more=False)
 
     async def _answer(self, send: Send) -> None:
         outputs = await self._job.finished()
         body = self._format.body(outputs, usage_of(self._job.choices, self._job.facts.outputs_per_prompt))
         self._has_begun = True
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (TIMING_HEADER, server_timing(self._job.split).encode()),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send_body(send, body, more=False)
+        await self._write(send, body, more=False)
+
+    async def _write(self, send: Send, body: bytes, *, more: bool) -> None:
+        """Returns when the transport has taken it: a client that reads slowly makes this long."""
+        began_ns = self._job.now_ns
+        await _send_body(send, body, more=more)
+        self._job.note_written(began_ns)
 
     async def _watch(self, scope: Scope, receive: Receive) -> None:
         """Wait for the client to go away. After the answer's end the server says so too, when nobody minds."""

@@ -9,6 +9,7 @@ import msgspec
 from appliance.domain.inference import answers as a
 from appliance.domain.inference.choice import Choice, Delta, ScoredToken
 from appliance.problems import ErrorBody
+from appliance.telemetry.split import Split
 from appliance.text.tokenizer import Tokenizer
 
 DONE_EVENT = b"data: [DONE]\n\n"
@@ -26,13 +27,18 @@ def error_event(body: ErrorBody) -> bytes:
     return b"event: error\ndata: " + _encoder.encode(body) + b"\n\n"
 
 
-def usage_of(choices: Sequence[Choice], n: int) -> a.Usage:
+def timing_of(split: Split) -> a.Timing:
+    """Where the time went, for a usage block."""
+    return a.Timing(*(round(seconds * 1000, 1) for seconds in (split.queue_s, split.prefill_s, split.decode_s)))
+
+
+def usage_of(choices: Sequence[Choice], n: int, timing: a.Timing | msgspec.UnsetType = msgspec.UNSET) -> a.Usage:
     """Tokens of all outputs; each prompt, which has `n` outputs, counts once."""
     firsts = choices[::n]
     prompt_tokens = sum(len(choice.prompt.token_ids) for choice in firsts)
     completion_tokens = sum(choice.num_tokens for choice in choices)
     cached = a.PromptTokensDetails(sum(choice.cached_tokens for choice in firsts))
-    return a.Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached)
+    return a.Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, cached, timing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

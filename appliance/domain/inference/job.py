@@ -9,7 +9,8 @@ from appliance.domain.admission.service import Ticket
 from appliance.domain.inference.choice import Choice, Delta
 from appliance.errors import ApplianceError, EngineFailed, Unavailable
 from appliance.problems import problem_of
-from appliance.telemetry.requests import Outcome, RequestReport
+from appliance.telemetry.requests import MAX_BLOCKED_SPANS, MAX_MESSAGE_CHARS, Outcome, RequestReport
+from appliance.telemetry.split import Split, split_of
 from engine.client import EngineClient
 from engine.wire import SequenceEvent, Submit
 
@@ -19,6 +20,8 @@ CLIENT_CLOSED_STATUS = 499
 QUEUE_TIMEOUT = "queue_timeout"
 """Error code and rejection reason of a request that waited too long."""
 RETRY_AFTER_EXPIRY_S = 5.0
+BLOCKED_NS = 1_000_000
+"""A write that takes longer waited for the client."""
 
 
 class Cancellation(Exception):
@@ -39,6 +42,9 @@ class JobFacts:
     lane: str
     streamed: bool
     received_ns: int
+    read_ns: int = 0
+    """The body was there."""
+    tokenized_ns: int = 0
     opened_ns: int
     outputs_per_prompt: int
     key_id: str = ""
@@ -82,6 +88,9 @@ class Job:
         self._waiter: Future[None] | None = None
         self._interruption: BaseException | None = None
         self._first_sent_ns = 0
+        self._fed_ns = 0
+        self._sequence_ids: tuple[int, ...] = ()
+        self._blocked_ns: list[tuple[int, int]] = []
         self._shadowed = ticket.shadowed
         self._expiry: TimerHandle | None = None
 
@@ -89,6 +98,7 @@ class Job:
 
     def submit(self, submits: Sequence[Submit]) -> None:
         """Hand one sequence for each output to the engine. Raises `EngineGone`."""
+        self._sequence_ids = tuple(submit.sequence_id for submit in submits)
         for submit, choice in zip(submits, self.choices, strict=True):
             self._client.submit(submit, self._take)
             self._choice_of[submit.sequence_id] = choice
@@ -141,6 +151,7 @@ class Job:
             self.note_scheduled(event.scheduled_ns)
         was_over = choice.is_over
         choice.feed(event, now_ns)
+        self._fed_ns = self._clock_ns()
         if was_over:
             return
         if before_ns and event.token_ids:
@@ -187,6 +198,21 @@ class Job:
     def note_sent(self) -> None:
         """The first bytes of output reached the transport."""
         self._first_sent_ns = self._clock_ns()
+
+    def note_written(self, began_ns: int) -> None:
+        """A write that began then is over; where it took long, the client took nothing meanwhile."""
+        ended_ns = self._clock_ns()
+        if ended_ns - began_ns >= BLOCKED_NS and len(self._blocked_ns) < MAX_BLOCKED_SPANS:
+            self._blocked_ns.append((began_ns, ended_ns))
+
+    @property
+    def now_ns(self) -> int:
+        return self._clock_ns()
+
+    @property
+    def split(self) -> Split:
+        """Where its time went until now."""
+        return split_of(self._report(None))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -256,6 +282,13 @@ class Job:
             first_sent_ns=self._first_sent_ns if facts.streamed else first_ns,
             last_token_ns=longest.last_token_ns,
             tokens_after_first=max(0, longest.num_tokens - 1),
+            read_ns=facts.read_ns,
+            tokenized_ns=facts.tokenized_ns,
+            submitted_ns=facts.opened_ns if self._sequence_ids else 0,
+            fed_ns=self._fed_ns,
+            sequence_ids=self._sequence_ids,
+            blocked_ns=tuple(self._blocked_ns),
+            message=error.message[:MAX_MESSAGE_CHARS] if isinstance(error, ApplianceError) else "",
             ended_ns=self._clock_ns(),
         )
 

@@ -23,7 +23,7 @@ from appliance.domain.lanes.decisions import propose_lane
 from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
 from appliance.problems import problem_of
 from appliance.telemetry.hub import Telemetry
-from appliance.telemetry.requests import Outcome, RequestReport
+from appliance.telemetry.requests import MAX_MESSAGE_CHARS, Outcome, RequestReport
 from appliance.text.model import TextModel
 from engine.errors import EngineGone
 from engine.wire import Sampling, Submit, TenantPolicy
@@ -76,13 +76,17 @@ class InferenceService:
             Cancellation: the client went away first, which was counted too.
         """
         principal: Principal | None = None
+        read_ns = tokenized_ns = 0
         try:
             principal = self._directory.authenticate(call.raw_key, call.tenant_header)
             self._admission.gate.require_open()
             served = self._backend.require()
-            body: SamplingFields = decode_request(await call.read_body(), route.body_type)
+            content = await call.read_body()
+            read_ns = self._clocks.monotonic_ns()
+            body: SamplingFields = decode_request(content, route.body_type)
             _check_model(body.model, principal, served)
             intake, too_long = await self._read(call, route, body, principal.policy, served.model)
+            tokenized_ns = self._clocks.monotonic_ns()
             prompt_tokens = max(len(prompt.token_ids) for prompt in intake.prompts)
             lane = propose_lane(
                 principal.policy,
@@ -96,7 +100,7 @@ class InferenceService:
             ticket.shadowed = ticket.shadowed or too_long
         except BaseException as error:
             self._show_limits(call, principal)
-            self._telemetry.settle(self._refusal(call, route, principal, error))
+            self._telemetry.settle(self._refusal(call, route, principal, error, read_ns, tokenized_ns))
             raise
         self._show_limits(call, principal)
         facts = JobFacts(
@@ -106,6 +110,8 @@ class InferenceService:
             lane=lane,
             streamed=bool(body.stream),
             received_ns=call.received_ns,
+            read_ns=read_ns,
+            tokenized_ns=tokenized_ns,
             opened_ns=self._clocks.monotonic_ns(),
             outputs_per_prompt=intake.outputs_per_prompt,
             key_id=principal.key_id,
@@ -215,7 +221,9 @@ class InferenceService:
         self._backend.remove(job)
         self._telemetry.settle(report)
 
-    def _refusal(self, call: Call, route: AnyRoute, principal: Principal | None, error: BaseException) -> RequestReport:
+    def _refusal(
+        self, call: Call, route: AnyRoute, principal: Principal | None, error: BaseException, read_ns: int, tokenized_ns: int
+    ) -> RequestReport:
         """The report of a request that was not admitted."""
         is_refusal = isinstance(error, ApplianceError)
         cause = error.cause if isinstance(error, Cancellation) else ""
@@ -232,6 +240,9 @@ class InferenceService:
             stage="queue" if cause else "",
             cause=cause,
             received_ns=call.received_ns,
+            read_ns=read_ns,
+            tokenized_ns=tokenized_ns,
+            message=error.message[:MAX_MESSAGE_CHARS] if is_refusal else "",
             ended_ns=self._clocks.monotonic_ns(),
         )
 
