@@ -14,6 +14,9 @@ ApplianceError(message, code, param)
 └── EngineFailed            the engine died or failed the request after it was accepted (500)
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 
 class ApplianceError(Exception):
     """Root. `message` is for people and says what to do; `code` is for programs; `param` names the field at fault."""
@@ -43,8 +46,23 @@ class NotFound(ApplianceError):
     code = "not_found"
 
 
+@dataclass(frozen=True, slots=True)
+class EditConflict:
+    """Two editors of one thing: the version the second one read, and what the thing is now."""
+
+    given_version: int
+    present_version: int
+    present: dict[str, Any]
+
+
 class Conflict(ApplianceError):
+    """`edit` tells of two editors; None where something exists already."""
+
     code = "conflict"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None, edit: EditConflict | None = None) -> None:
+        super().__init__(message, code=code, param=param)
+        self.edit = edit
 
 
 class TooLarge(ApplianceError):

@@ -21,6 +21,7 @@ from litestar.openapi import ResponseSpec
 from appliance.errors import (
     ApplianceError,
     Conflict,
+    EditConflict,
     EngineFailed,
     Forbidden,
     Invalid,
@@ -52,6 +53,8 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     code: str | None
     reason: str = ""
     """Which limit or shortage, where there is one; absent elsewhere."""
+    edit_conflict: EditConflict | None = None
+    """The version that a second editor read, the present one and what it holds; absent elsewhere."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -106,11 +109,14 @@ def problem_of(error: ApplianceError) -> Problem:
         headers["x-should-retry"] = "false"
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
-    return Problem(status, _body(error.message, kind, error.code, error.param, reason), headers)
+    edit = error.edit if isinstance(error, Conflict) else None
+    return Problem(status, _body(error.message, kind, error.code, error.param, reason, edit), headers)
 
 
-def _body(message: str, kind: str, code: str | None, param: str | None = None, reason: str = "") -> ErrorBody:
-    return ErrorBody(ErrorDetail(message=message, type=kind, param=param, code=code, reason=reason))
+def _body(
+    message: str, kind: str, code: str | None, param: str | None = None, reason: str = "", edit: EditConflict | None = None
+) -> ErrorBody:
+    return ErrorBody(ErrorDetail(message=message, type=kind, param=param, code=code, reason=reason, edit_conflict=edit))
 
 
 def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Problem:

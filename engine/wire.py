@@ -157,6 +157,10 @@ MAX_STOP_IDS = 16
 MAX_LOGPROBS = 20
 
 
+DEFAULT_OBJECTIVE = 0.99
+"""Share of requests that must meet a target where a tier says nothing else."""
+
+
 class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The one SLA type: the database, YAML and the simulator build it, scheduler and admission read it.
 
@@ -175,7 +179,8 @@ class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: dict[str, float] = {}
     """Target by lane."""
     tpot_s: dict[str, float] = {}
-    objective: float = 0.99
+    objectives: dict[str, float] = {}
+    """Share of requests that must meet the targets, by lane; read it with `objective_of`."""
     committed_tpm: int | None = None
     tpm: int | None = None
     rpm: int | None = None
@@ -191,6 +196,10 @@ class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_month: int | None = None
     shadow_mode: bool = False
     version: int = 0
+
+    def objective_of(self, lane: str) -> float:
+        """Share of a lane's requests that must meet its targets, above 0 and below 1."""
+        return self.objectives.get(lane, DEFAULT_OBJECTIVE)
 
 
 # ---- to the engine ----------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from appliance.domain.tenants.service import (
     find_tenant,
     list_tenants,
     update_tenant,
-    update_tier,
 )
+from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
 from appliance.domain.tenants.views import key_view, tenant_view
 
 SEEN_AT_ONCE = "A running server follows within a quarter of a second."
@@ -255,6 +255,42 @@ def list_tiers_command(as_json: bool, **where: str | None) -> None:
         return
     rows = [(r.name, r.weight, r.priority, ",".join(r.lanes), _compact(r.ttft_ms), r.max_concurrency, r.rpm, r.tpm) for r in found]
     print_table(("NAME", "WEIGHT", "PRIORITY", "LANES", "TTFT MS", "IN FLIGHT", "RPM", "TPM"), rows)
+
+
+@tier.command("create")
+@click.argument("name")
+@click.option("--set", "fields", multiple=True, metavar="FIELD=VALUE", help="A field's value; others: no limit, no target. Repeatable.")
+@store_options
+@fails_clearly
+def create_tier_command(name: str, fields: tuple[str, ...], **where: str | None) -> None:
+    """Add the tier NAME (1 to 63 of a-z, 0-9, - and _).
+
+    \b
+    fairlane tier create gold --set weight=8 --set 'ttft_ms={"fast": 300}' --set 'objective={"fast": 0.999}'
+    """
+    chosen = dict(_override(item) for item in fields)
+
+    async def work(store: Store) -> SlaTier:
+        async with store.database.write() as session:
+            return await create_tier(session, name, chosen, cli_actor())
+
+    run_on_store(**where, work=work)
+    click.echo(f"tier {name} created; next: fairlane tenant create SLUG --tier {name}")
+
+
+@tier.command("delete")
+@click.argument("name")
+@store_options
+@fails_clearly
+def delete_tier_command(name: str, **where: str | None) -> None:
+    """Remove the tier NAME, which no tenant may be under."""
+
+    async def work(store: Store) -> None:
+        async with store.database.write() as session:
+            await delete_tier(session, name, cli_actor())
+
+    run_on_store(**where, work=work)
+    click.echo(f"tier {name} is removed")
 
 
 @tier.command("update")

@@ -9,6 +9,7 @@ from litestar import Litestar
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from appliance.domain.access.principal import Scope
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.routes import admin_router
 from appliance.errors import Unauthenticated
@@ -54,6 +55,57 @@ async def test_of_two_who_edit_the_same_version_the_second_is_refused_with_the_p
     assert (await ok(await client.patch("/tiers/standard", json={"version": 1, "rpm": 9})))["version"] == 2
     assert (await client.patch("/tiers/standard", json={"version": 1, "rpm": 10})).status_code == 409
     assert (await ok(await client.patch("/tiers/standard", json={"rpm": 11})))["sla"]["rpm"] == 11
+
+
+async def test_the_second_of_two_editors_is_shown_both_versions(client):
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+    key = await ok(await client.post("/tenants/acme/keys", json={"name": "k"}))
+    for path, first, second in (
+        ("/tiers/standard", {"rpm": 9}, {"rpm": 10}),
+        ("/tenants/acme", {"name": "One"}, {"name": "Two"}),
+        (f"/tenants/acme/keys/{key['id']}", {"rpm": 9}, {"rpm": 10}),
+    ):
+        await ok(await client.patch(path, json={"version": 1, **first}))
+        refused = await client.patch(path, json={"version": 1, **second})
+        conflict = refused.json()["error"]["edit_conflict"]
+        assert (refused.status_code, conflict["given_version"], conflict["present_version"]) == (409, 1, 2)
+        assert first.items() <= conflict["present"].items(), conflict
+        await ok(await client.patch(path, json={"version": 2, **second}))
+
+
+async def test_a_tier_is_made_used_and_removed_when_nobody_is_under_it(client, control):
+    made = await ok(await client.post("/tiers", json={"name": "gold", "weight": 8, "objective": {"fast": 0.999}, "ttft_ms": 300}))
+    assert made == await ok(await client.get("/tiers/gold"))
+    assert (made["version"], made["sla"]["weight"], made["sla"]["rpm"]) == (1, 8.0, None)
+    await ok(await client.post("/tenants", json={"slug": "acme", "tier": "gold"}))
+    policy = control.directory.snapshot.policies["acme"]
+    assert [policy.objective_of(lane) for lane in ("fast", "slow")] == [0.999, 0.99]
+    refused = await client.delete("/tiers/gold")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "tier_in_use") and "acme" in refused.text
+    await ok(await client.delete("/tenants/acme"))
+    await ok(await client.delete("/tiers/gold"))
+    assert (await client.get("/tiers/gold")).status_code == (await client.delete("/tiers/gold")).status_code == 404
+    assert (await client.post("/tenants", json={"slug": "globex", "tier": "gold"})).json()["error"]["code"] == "unknown_tier"
+    assert (await client.patch("/tiers/gold", json={"rpm": 1})).status_code == 404
+    anew = await ok(await client.post("/tiers", json={"name": "gold"}))
+    assert (anew["sla"]["weight"], anew["sla"]["objective"], anew["version"] > made["version"]) == (1.0, 0.99, True)
+    events = (await ok(await client.get("/audit", params={"target": "tier:gold"})))["events"]
+    assert [event["action"] for event in events] == ["tier.create", "tier.delete", "tier.create"]
+
+
+async def test_a_wrong_tier_is_refused_by_name(client):
+    for body, status, word in (
+        ({}, 400, "name"),
+        ({"name": 5}, 400, "name"),
+        ({"name": "Größe"}, 400, "a-z"),
+        ({"name": "standard"}, 409, "already"),
+        ({"name": "gold", "version": 7}, 400, "tier.version"),
+        ({"name": "gold", "deleted_at": None}, 400, "tier.deleted_at"),
+        ({"name": "gold", "kv_reserve": 1, "kv_cap": 0.5}, 400, "kv_cap"),
+    ):
+        refused = await client.post("/tiers", json=body)
+        assert refused.status_code == status and word in refused.json()["error"]["message"], refused.text
+    assert [tier["name"] for tier in (await ok(await client.get("/tiers")))["tiers"]] == ["batch", "interactive", "standard"]
 
 
 async def test_a_changed_tier_holds_for_its_tenants_but_not_over_their_overrides(client, control):
@@ -109,6 +161,10 @@ async def test_tenants_come_in_pages_and_by_status_and_tier(client):
     assert await slugs(limit=2, after="b") == (["c", "default"], None)
     assert await slugs(tier="batch") == (["a", "c"], None)
     assert await slugs(tier="batch", status="active") == (["a"], None)
+    await ok(await client.patch("/tenants/b", json={"name": "100 % Böhm_"}))
+    assert await slugs(search="DEF") == (["default"], None)
+    assert await slugs(search="% böhm_") == await slugs(search="0 %") == (["b"], None)
+    assert await slugs(search="_%") == await slugs(search="' OR 1=1 --") == ([], None)
     assert (await client.get("/tenants", params={"limit": 0})).status_code == 400
 
 
@@ -140,6 +196,13 @@ async def test_a_keys_expiry_and_limits_change_at_once(client, control):
     await ok(await client.patch(path, json={"expires_at": None}))
     assert control.directory.authenticate(made["key"], None)
     assert (await client.patch(path, json={"expires_at": "2020-01-01T00:00:00"})).status_code == 400
+    assert (await client.patch(path, json={"expires_at": "9999-12-31T23:59:59-14:00"})).status_code == 400
+    await ok(await client.patch(path, json={"name": " ci ", "lanes": ["fast", "fast"], "models": ["m"], "scopes": ["gateway"]}))
+    principal = control.directory.authenticate(made["key"], "default")
+    assert (principal.lanes, principal.models, principal.scopes) == ({"fast"}, {"m"}, {Scope.GATEWAY})
+    for field, wrong in (("name", ""), ("scopes", []), ("scopes", ["root"]), ("lanes", ["express"]), ("models", [""]), ("name", None)):
+        refused = await client.patch(path, json={field: wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
 
 
 async def test_every_change_is_audited_with_what_differs_and_no_secret(client):

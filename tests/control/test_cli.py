@@ -17,7 +17,7 @@ from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.errors import Unauthenticated
 from appliance.settings import Settings
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
-from tests.control.test_migrations import execute
+from tests.control.test_migrations import REVISIONS, execute
 
 
 @pytest.fixture
@@ -82,6 +82,11 @@ def test_tenants_tiers_and_keys_change_by_the_cli(fairlane, tmp_path):
     with pytest.raises(Unauthenticated, match="expired"):
         principal_of(tmp_path, key)
     assert fairlane("tier", "update", "gold", "--set", "weight=9").exit_code == 1
+    assert fairlane("tier", "create", "gold", "--set", 'objective={"fast": 0.999}').exit_code == 0
+    assert fairlane("tenant", "update", "acme", "--tier", "gold").exit_code == 0
+    assert principal_of(tmp_path, newer).policy.objective_of("fast") == 0.999
+    assert "acme" in fairlane("tier", "delete", "gold").stderr
+    assert fairlane("tier", "delete", "batch").exit_code == 0 and fairlane("tier", "delete", "batch").exit_code == 1
     assert fairlane("tenant", "delete", "acme").exit_code == 0
     with pytest.raises(Unauthenticated):
         principal_of(tmp_path, newer)
@@ -135,7 +140,7 @@ def test_a_command_that_can_not_be_done_says_why_and_exits_with_its_code(fairlan
 
 
 def test_migrate_brings_an_empty_database_up_and_is_no_error_again(fairlane):
-    assert "from empty to revision 0003" in fairlane("migrate").stdout
+    assert f"from empty to revision {REVISIONS[-1]}" in fairlane("migrate").stdout
     assert "already" in fairlane("migrate").stdout
 
 

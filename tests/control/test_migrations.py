@@ -4,18 +4,23 @@ from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import inspect, select, text
+from sqlalchemy.exc import DBAPIError
 
 from appliance.db.base import Base
 from appliance.db.database import Database
-from appliance.db.revision import BASE, SchemaError, SchemaState, decide_schema, migrate, read_schema, refuse_unless_current
+from appliance.db.revision import BASE, MIGRATIONS_DIR, SchemaError, SchemaState, decide_schema, migrate, read_schema, refuse_unless_current
 from appliance.db.state import bump_version, read_version
 from appliance.domain.access.models import ApiKey
+from appliance.domain.audit.service import Actor
+from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import open_store
 from appliance.domain.tenants.models import Tenant
+from appliance.domain.tenants.service import find_tenant
+from appliance.domain.tenants.tier_service import create_tier
 from appliance.domain.usage.models import UsageHour
 from appliance.settings import Settings, sqlalchemy_url
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = tuple(sorted(path.name.partition("_")[0] for path in MIGRATIONS_DIR.glob("versions/*.py")))
 
 
 def usage_row() -> dict[str, object]:
@@ -32,10 +37,12 @@ def usage_row() -> dict[str, object]:
 
 async def execute(url: str, *statements: str) -> None:
     database = Database(url, enforce_foreign_keys=False)
-    async with database.connect() as connection:
-        for statement in statements:
-            await connection.execute(text(statement))
-    await database.close()
+    try:
+        async with database.connect() as connection:
+            for statement in statements:
+                await connection.execute(text(statement))
+    finally:
+        await database.close()
 
 
 async def state_of(url: str) -> SchemaState:
@@ -74,6 +81,28 @@ async def test_each_revision_is_left_and_reached_again_with_the_data_of_the_firs
     async with store.database.read() as session:
         assert (await session.scalars(select(Tenant))).one().slug == "default"
     await store.database.close()
+
+
+async def test_a_removed_tier_and_objectives_by_lane_survive_the_way_to_the_revision_before_them(settings):
+    url = sqlalchemy_url(settings)
+    store = await open_store(settings)
+    async with store.database.write() as session:
+        await create_tier(session, "gold", {"objective": {"fast": 0.999, "slow": 0.9}}, Actor("test", "here"))
+        await create_tier(session, "plain", {"objective": 0.5}, Actor("test", "here"))
+    await store.database.close()
+    await migrate(url, "0003")
+    await execute(url, "INSERT INTO tenant SELECT 77, 'acme', 'a', 'active', id, '{}', '', 1, created_at, updated_at FROM sla_tier LIMIT 1")
+    with pytest.raises(DBAPIError, match="objective_ratio"):
+        await execute(url, "UPDATE sla_tier SET objective = 2")
+    await migrate(url)
+    with pytest.raises(DBAPIError, match="weight_positive"):
+        await execute(url, "UPDATE sla_tier SET weight = 0")
+    store = await open_store(settings)
+    async with store.database.read() as session:
+        objectives = {tier.name: sla_of(tier).objective for tier in await list_tiers(session)}
+        assert (await find_tenant(session, "acme")).tenant.id == 77
+    await store.database.close()
+    assert objectives == {"batch": 0.9, "gold": 0.999, "interactive": 0.99, "plain": 0.5, "standard": 0.95}
 
 
 async def test_the_models_are_what_the_migrations_make(settings):

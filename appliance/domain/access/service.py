@@ -37,10 +37,11 @@ def check_key_spec(
     models: Iterable[str],
     lanes: Iterable[str],
     expires_at: datetime | None,
-    now: datetime,
+    now: datetime | None,
     limits: Limits = NO_LIMITS,
 ) -> KeySpec:
-    """A key's specification from outside. Raises `Invalid`, naming the field and what is allowed."""
+    """A key's specification from outside; without `now` it may have expired already. Raises `Invalid`, naming the field and what
+    is allowed."""
     if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise Invalid(f"name must be 1 to {MAX_NAME_CHARS} printable characters", param="name")
     known = [scope.value for scope in Scope]
@@ -62,7 +63,7 @@ def check_key_spec(
             expires_at = expires_at.astimezone(UTC)
         except OverflowError as error:
             raise Invalid(f"expires_at is {expires_at.isoformat()}, which UTC can not express", param="expires_at") from error
-    if expires_at is not None and expires_at <= now:
+    if expires_at is not None and now is not None and expires_at <= now:
         raise Invalid(f"expires_at is {expires_at.isoformat()}, which has passed", param="expires_at")
     return KeySpec(name.strip(), chosen, tuple(dict.fromkeys(models)), tuple(dict.fromkeys(lanes)), expires_at, limits)
 

@@ -1,13 +1,14 @@
-"""`GET /api/v1/tiers`. Changing a tier concerns its tenants: `tenants/controller.py`."""
+"""`GET /api/v1/tiers` and `/tiers/{name}`. Changing a tier concerns its tenants: `tenants/controller.py`."""
 
 import msgspec
 from litestar import Controller, get
 from litestar.di import NamedDependency
+from litestar.params import FromPath
 
 from appliance.db.database import Database
 from appliance.domain.slas.decisions import Sla
 from appliance.domain.slas.models import SlaTier
-from appliance.domain.slas.service import list_tiers, sla_of
+from appliance.domain.slas.service import get_tier, list_tiers, sla_of
 from appliance.problems import problem_responses
 
 
@@ -41,3 +42,9 @@ class TierController(Controller):
     async def list(self, database: NamedDependency[Database]) -> TierList:
         async with database.read() as session:
             return TierList([tier_view(row) for row in await list_tiers(session)])
+
+    @get("/{name:str}", summary="Show a tier", responses=problem_responses(401, 403, 404, 503))
+    async def show(self, name: FromPath[str], database: NamedDependency[Database]) -> TierView:
+        """A tier with all its fields."""
+        async with database.read() as session:
+            return tier_view(await get_tier(session, name))

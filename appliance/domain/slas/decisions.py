@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from appliance.errors import Invalid
-from engine.wire import TenantPolicy
+from engine.wire import DEFAULT_OBJECTIVE, TenantPolicy
 
 Lane = Literal["fast", "slow", "batch"]
 Task = Literal["extract", "chat", "reason", "other"]
@@ -15,6 +15,7 @@ MAX_COUNT = 2**53
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+Objective = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
 class Sla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,8 +36,8 @@ class Sla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Target of the time to the first token: a number for all lanes, or one by lane."""
     tpot_ms: Milliseconds | dict[Lane, Milliseconds] | None = None
     """Target of the time per output token, likewise."""
-    objective: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.99
-    """Share of requests that must meet the targets."""
+    objective: Objective | dict[Lane, Objective] = DEFAULT_OBJECTIVE
+    """Share of requests that must meet the targets: a number for all lanes, or one by lane (0.99 for those left out)."""
     committed_tpm: Positive | None = None
     """The contract: tokens a minute that are always admitted."""
     tpm: Positive | None = None
@@ -139,7 +140,7 @@ def policy_of(tenant_id: str, trust_group: str, tier: str, sla: Sla, version: in
         default_lane=sla.default_lane,
         ttft_s=_seconds_by_lane(sla.ttft_ms, sla.lanes),
         tpot_s=_seconds_by_lane(sla.tpot_ms, sla.lanes),
-        objective=sla.objective,
+        objectives=_objectives_by_lane(sla.objective, sla.lanes),
         committed_tpm=sla.committed_tpm,
         tpm=sla.tpm,
         rpm=sla.rpm,
@@ -162,6 +163,12 @@ def _seconds_by_lane(target: float | Mapping[Lane, float] | None, lanes: tuple[L
         return {}
     by_lane = target if isinstance(target, Mapping) else dict.fromkeys(lanes, target)
     return {lane: ms / 1000 for lane, ms in by_lane.items()}
+
+
+def _objectives_by_lane(objective: float | Mapping[Lane, float], lanes: tuple[Lane, ...]) -> dict[str, float]:
+    if isinstance(objective, Mapping):
+        return {lane: objective.get(lane, DEFAULT_OBJECTIVE) for lane in lanes}
+    return dict.fromkeys(lanes, objective)
 
 
 def _caps_by_task(caps: int | Mapping[Task, int] | None) -> dict[str, int]:

@@ -15,7 +15,6 @@ class SlaTier(Base):
     __tablename__ = "sla_tier"
     __table_args__ = (
         CheckConstraint("weight > 0", name="weight_positive"),
-        CheckConstraint("objective > 0 AND objective < 1", name="objective_ratio"),
         CheckConstraint("kv_reserve >= 0 AND kv_reserve <= kv_cap AND kv_cap <= 1", name="kv_ratios"),
     )
 
@@ -27,7 +26,7 @@ class SlaTier(Base):
     default_lane: Mapped[str] = mapped_column(String(16))
     ttft_ms: Mapped[Any] = mapped_column(JSON)
     tpot_ms: Mapped[Any] = mapped_column(JSON)
-    objective: Mapped[float] = mapped_column(Float)
+    objective: Mapped[Any] = mapped_column(JSON)
     committed_tpm: Mapped[int | None] = mapped_column(BigInteger)
     tpm: Mapped[int | None] = mapped_column(BigInteger)
     rpm: Mapped[int | None] = mapped_column(BigInteger)
@@ -43,6 +42,8 @@ class SlaTier(Base):
     shadow_mode: Mapped[bool] = mapped_column(Boolean)
     version: Mapped[int] = mapped_column(Integer, default=1)
     """Optimistic lock: an update names the version it read."""
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Removed: no tenant is under it any more but removed ones."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now, onupdate=utc_now)
 

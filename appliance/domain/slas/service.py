@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.domain.slas.decisions import SEED_TIERS, SLA_FIELDS, Sla
 from appliance.domain.slas.models import SlaTier
-from appliance.errors import Invalid
+from appliance.errors import Invalid, NotFound
 
 
 def sla_of(row: SlaTier) -> Sla:
@@ -17,8 +17,8 @@ def sla_of(row: SlaTier) -> Sla:
 
 
 async def list_tiers(session: AsyncSession) -> list[SlaTier]:
-    """All tiers, by name."""
-    return list((await session.scalars(select(SlaTier).order_by(SlaTier.name))).all())
+    """All tiers but removed ones, by name."""
+    return list((await session.scalars(select(SlaTier).where(SlaTier.deleted_at.is_(None)).order_by(SlaTier.name))).all())
 
 
 async def find_tier(session: AsyncSession, name: str) -> SlaTier:
@@ -29,6 +29,20 @@ async def find_tier(session: AsyncSession, name: str) -> SlaTier:
             return tier
     known = ", ".join(tier.name for tier in tiers)
     raise Invalid(f"there is no tier {name[:64]!r}; the tiers are {known}", code="unknown_tier", param="tier")
+
+
+async def get_tier(session: AsyncSession, name: str) -> SlaTier:
+    """The tier that a path names. Raises `NotFound`."""
+    tier = (await session.scalars(select(SlaTier).where(SlaTier.name == name, SlaTier.deleted_at.is_(None)))).one_or_none()
+    if tier is None:
+        raise NotFound(f"there is no tier {name[:64]!r}", code="tier_not_found")
+    return tier
+
+
+def set_sla(row: SlaTier, sla: Sla) -> None:
+    """Put an SLA into a row."""
+    for field, value in _columns(sla).items():
+        setattr(row, field, value)
 
 
 def add_seed_tiers(session: AsyncSession) -> dict[str, SlaTier]:

@@ -13,7 +13,8 @@ from appliance.domain.audit.service import Actor
 from appliance.domain.slas.controller import TierView, tier_view
 from appliance.domain.tenants.bootstrap import Store
 from appliance.domain.tenants.key_service import create_tenant_key, revoke_tenant_key, rotate_tenant_key, update_tenant_key
-from appliance.domain.tenants.service import create_tenant, delete_tenant, find_tenant, list_tenants, update_tenant, update_tier
+from appliance.domain.tenants.service import create_tenant, delete_tenant, find_tenant, list_tenants, update_tenant
+from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
 from appliance.domain.tenants.views import (
     CreatedKey,
     KeyList,
@@ -67,10 +68,11 @@ class TenantController(Controller):
         limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE)] = 100,
         status: FromQuery[Literal["active", "suspended"] | None] = None,
         tier: FromQuery[str | None] = None,
+        search: Annotated[str, QueryParameter(description="text in slug or name", max_length=200)] = "",
     ) -> TenantList:
         """Tenants by slug, each with its effective SLA; a page at a time."""
         async with store.database.read() as session:
-            found = await list_tenants(session, after=after, limit=limit + 1, status=status, tier=tier)
+            found = await list_tenants(session, after=after, limit=limit + 1, status=status, tier=tier, search=search)
             page = [tenant_view(each) for each in found[:limit]]
         return TenantList(page, next=page[-1].slug if len(found) > limit else None)
 
@@ -104,6 +106,18 @@ class TierEditor(Controller):
     path = "/tiers"
     tags = ["SLA tiers"]
 
+    @post(summary="Create a tier", responses=problem_responses(*GUARDED, 409, 415))
+    async def create(self, data: JSONBody[dict[str, Any]], store: Stores, directory: Directories, actor: Actors) -> TierView:
+        """`name`, and fields of the SLA; those left out take their defaults (no limit, no target). 409 where the name is taken."""
+        fields = dict(data)
+        name = fields.pop("name", None)
+        if not isinstance(name, str):
+            raise Invalid("name is required and must be a text", param="name")
+        async with store.database.write() as session:
+            view = tier_view(await create_tier(session, name, fields, actor))
+        await directory.refresh()
+        return view
+
     @patch("/{name:str}", summary="Change a tier", responses=problem_responses(*GUARDED, 404, 409, 415))
     async def update(
         self, name: FromPath[str], data: JSONBody[dict[str, Any]], store: Stores, directory: Directories, actor: Actors
@@ -120,6 +134,13 @@ class TierEditor(Controller):
             view = tier_view(await update_tier(session, name, fields, version, actor))
         await directory.refresh()
         return view
+
+    @delete("/{name:str}", summary="Remove a tier", responses=problem_responses(*GUARDED, 404, 409))
+    async def remove(self, name: FromPath[str], store: Stores, directory: Directories, actor: Actors) -> None:
+        """409 while tenants are under it. Its name may be used again."""
+        async with store.database.write() as session:
+            await delete_tier(session, name, actor)
+        await directory.refresh()
 
 
 class KeyController(Controller):

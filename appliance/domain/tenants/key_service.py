@@ -1,7 +1,7 @@
 """Keys of a tenant: made, changed, rotated, revoked. Each change is audited; of a key never more than may be shown."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.db.base import utc_now
 from appliance.db.state import bump_version
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.service import KeySpec, create_key, find_key, revoke_key, spec_of
+from appliance.domain.access.service import KeySpec, check_key_spec, create_key, find_key, revoke_key, spec_of
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.tenants.service import check_version, find_tenant
 from appliance.errors import Conflict, Invalid
@@ -40,17 +40,28 @@ async def revoke_tenant_key(session: AsyncSession, slug: str, key_id: str, actor
 async def update_tenant_key(
     session: AsyncSession, slug: str, key_id: str, changes: Mapping[str, Any], version: int | None, actor: Actor
 ) -> ApiKey:
-    """Change a key's expiry or own limits. Raises `NotFound`, `Invalid`, or `Conflict` (version, or a revoked key)."""
+    """Change a key's name, scopes, models, lanes, expiry or own limits.
+
+    Raises `NotFound`, `Invalid`, or `Conflict` (version, or a revoked key).
+    """
     await bump_version(session)
     row = await find_key(session, (await find_tenant(session, slug)).tenant.id, key_id)
-    check_version(version, row.version, f"key {key_id!r}")
-    _refuse_revoked(row)
     before = _facts(row)
-    expires_at: datetime | None = changes.get("expires_at")
-    if expires_at is not None and expires_at.tzinfo is None:
-        raise Invalid("expires_at needs a time zone, for example 2030-01-31T12:00:00Z", param="expires_at")
+    check_version(version, row.version, f"key {key_id!r}", before)
+    _refuse_revoked(row)
+    present = spec_of(row)
+    checked = check_key_spec(
+        name=changes.get("name", present.name),
+        scopes=changes.get("scopes", present.scopes),
+        models=changes.get("models", present.models),
+        lanes=changes.get("lanes", present.lanes),
+        expires_at=changes.get("expires_at"),
+        now=None,
+    )
+    spelled = {"name": checked.name, "scopes": [scope.value for scope in checked.scopes]}
+    spelled |= {"models": list(checked.models), "lanes": list(checked.lanes), "expires_at": checked.expires_at}
     for field, value in changes.items():
-        setattr(row, field, value)
+        setattr(row, field, spelled.get(field, value))
     await session.flush()
     record(session, actor, "key.update", _target(slug, row), before, _facts(row))
     return row

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -19,7 +18,7 @@ from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import find_tier, list_tiers, sla_of
 from appliance.domain.tenants.decisions import check_name, check_slug
 from appliance.domain.tenants.models import Tenant
-from appliance.errors import Conflict, NotFound
+from appliance.errors import Conflict, EditConflict, NotFound
 from engine.wire import TenantPolicy
 
 DELETED = "deleted"
@@ -63,16 +62,26 @@ async def create_tenant(
 
 
 async def list_tenants(
-    session: AsyncSession, *, after: str = "", limit: int | None = None, status: str | None = None, tier: str | None = None
+    session: AsyncSession,
+    *,
+    after: str = "",
+    limit: int | None = None,
+    status: str | None = None,
+    tier: str | None = None,
+    search: str = "",
 ) -> list[TenantWithTier]:
-    """Tenants but deleted ones, by slug: those behind `after`, of a status, under a tier. Each with its tier, which is read
-    apart: a join would decode a tier for each tenant."""
+    """Tenants but deleted ones, by slug: those behind `after`, of a status, under a tier, with a text in slug or name.
+
+    Each with its tier, which is read apart: a join would decode a tier for each tenant.
+    """
     tiers = {row.id: (row, sla_of(row)) for row in await list_tiers(session)}
     wanted = select(Tenant).where(Tenant.status != DELETED, Tenant.slug > after).order_by(Tenant.slug).limit(limit)
     if status is not None:
         wanted = wanted.where(Tenant.status == status)
     if tier is not None:
         wanted = wanted.where(Tenant.tier_id == (await find_tier(session, tier)).id)
+    if search:
+        wanted = wanted.where(Tenant.slug.icontains(search, autoescape=True) | Tenant.name.icontains(search, autoescape=True))
     return [_with_tier(tenant, *tiers[tenant.tier_id]) for tenant in (await session.scalars(wanted)).all()]
 
 
@@ -94,8 +103,8 @@ async def update_tenant(session: AsyncSession, slug: str, changes: Mapping[str, 
     await bump_version(session)
     found = await find_tenant(session, slug)
     tenant = found.tenant
-    check_version(version, tenant.version, f"tenant {slug!r}")
     before = _facts(found)
+    check_version(version, tenant.version, f"tenant {slug!r}", before)
     tier = await find_tier(session, changes["tier"]) if "tier" in changes else found.tier
     tenant.tier_id = tier.id
     if "name" in changes:
@@ -124,34 +133,11 @@ async def delete_tenant(session: AsyncSession, slug: str, actor: Actor) -> None:
     record(session, actor, "tenant.delete", f"tenant:{slug}", before, None)
 
 
-async def update_tier(session: AsyncSession, name: str, fields: Mapping[str, Any], version: int | None, actor: Actor) -> SlaTier:
-    """Change fields of a tier for all tenants under it.
-
-    Raises `NotFound`, `Conflict` where `version` is not the present one, and `Invalid`, also where a tenant's overrides would
-    contradict the tier.
-    """
-    await bump_version(session)
-    tier = next((row for row in await list_tiers(session) if row.name == name), None)
-    if tier is None:
-        raise NotFound(f"there is no tier {name[:64]!r}", code="tier_not_found")
-    check_version(version, tier.version, f"tier {name!r}")
-    before = sla_of(tier)
-    after = sla_with(before, fields, param="tier")
-    check_sla(after, "tier")
-    for found in await list_tenants(session, tier=name):
-        check_sla(sla_with(after, found.tenant.overrides), f"tenant {found.tenant.slug}")
-    for field, value in msgspec.to_builtins(after).items():
-        setattr(tier, field, value)
-    await session.flush()
-    record(session, actor, "tier.update", f"tier:{name}", msgspec.to_builtins(before), msgspec.to_builtins(after))
-    return tier
-
-
-def check_version(given: int | None, present: int, what: str) -> None:
-    """Raises `Conflict` where an editor saw another version than the present one; None does not ask."""
+def check_version(given: int | None, present: int, what: str, facts: Mapping[str, Any]) -> None:
+    """Raises `Conflict` where an editor saw another version than the present one, which the error holds; None does not ask."""
     if given is not None and given != present:
         message = f"{what} is at version {present}, and this change was made on version {given}: read it again and repeat the change"
-        raise Conflict(message, code="version_conflict", param="version")
+        raise Conflict(message, code="version_conflict", param="version", edit=EditConflict(given, present, dict(facts)))
 
 
 def _facts(found: TenantWithTier) -> dict[str, Any]:

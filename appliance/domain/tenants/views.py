@@ -61,6 +61,10 @@ class KeyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Body of `PATCH /tenants/{slug}/keys/{id}`: what is left out stays; null lifts it."""
 
     version: int | None = None
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    scopes: list[str] | msgspec.UnsetType = msgspec.UNSET
+    models: list[str] | msgspec.UnsetType = msgspec.UNSET
+    lanes: list[str] | msgspec.UnsetType = msgspec.UNSET
     expires_at: datetime | msgspec.UnsetType | None = msgspec.UNSET
     rpm: Positive | msgspec.UnsetType | None = msgspec.UNSET
     tpm: Positive | msgspec.UnsetType | None = msgspec.UNSET
