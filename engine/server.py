@@ -24,6 +24,7 @@ from engine.config import (
 from engine.errors import ConfigError, EngineError, EngineGone, ModelError
 from engine.execution.backends import available_backends, load_weights
 from engine.execution.batch import Limits as DeviceLimits
+from engine.execution.host_memory import keep_freed_memory
 from engine.execution.kv_pool import attention_shape, page_bytes
 from engine.execution.warmup import use_compile_cache, warm_up
 from engine.kernels.select import choose_backend
@@ -196,6 +197,7 @@ class Replica:
         backend = chosen.backend
         with self._startup.phase("load"):
             weights = load_weights(source, config, backend, self._show_loading)
+        keep_freed_memory()
         device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size)
         warmed = warm_up(model, weights.params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
         self._startup.seconds.update(warmed.seconds)

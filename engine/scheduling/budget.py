@@ -32,48 +32,52 @@ class StepBudget:
         While fast work runs or waits (`is_urgent`), a decode of another lane stays out of a step that it would make too long, unless
         its next token is due before the step after.
         """
-        if self._model is None or not self._max_step_s or not is_urgent:
+        patient = any(sequence.submit.lane != "fast" for sequence in decodes)
+        if self._model is None or not self._max_step_s or not is_urgent or not patient:
             return decodes
         horizon_ns = start_ns + round(2e9 * self._max_step_s)
         chosen: dict[int, None] = {}
         work = NO_WORK
-        for sequence in sorted(decodes, key=_due_ns):
+        for due_ns, _, sequence in sorted((_due_ns(sequence, start_ns), index, sequence) for index, sequence in enumerate(decodes)):
             longer = work.with_decode(sequence.planned_tokens + 1)
-            must = sequence.submit.lane == "fast" or _due_ns(sequence) <= horizon_ns
+            must = sequence.submit.lane == "fast" or due_ns <= horizon_ns
             if must or self._model.predict_s(self._limits.buckets.choose(longer.decode_rows, 0), longer) <= self._max_step_s:
                 chosen[sequence.sequence_id] = None
                 work = longer
         return [sequence for sequence in decodes if sequence.sequence_id in chosen]
 
+    def token_limit_s(self, decodes: Iterable[Sequence], start_ns: int) -> float | None:
+        """How long a step with these decodes may take by their tightest token deadline, before any of them is in it; None: no deadline."""
+        if self._model is None:
+            return None
+        limits = ((_due_ns(sequence, start_ns) - start_ns) / 1e9 for sequence in decodes if sequence.tpot_ns)
+        return min(limits, default=None)
+
     def prefill_rows(
-        self, decodes: Iterable[Sequence], work: Work, context: int, start_ns: int, *, is_fast: bool = False, is_shared: bool = True
+        self, token_limit_s: float | None, work: Work, context: int, *, is_fast: bool = False, is_shared: bool = True
     ) -> int | None:
-        """The largest compiled number of prefill rows beside these decodes, whose work is `work`, when the first chunk
-        follows `context` tokens; at least one query block. `is_fast`: of the fast lane. None: no bound.
+        """The largest compiled number of prefill rows beside decodes that are this work and bound the step by `token_limit_s`, when the
+        first chunk follows `context` tokens; at least one query block. `is_fast`: of the fast lane. None: no bound.
 
         The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
         """
-        step_s = self._max_step_s * (FAST_STEP_RATIO if is_fast else 1) if is_shared else 0.0
-        limit_s = self._limit_s(decodes, start_ns, step_s)
-        if self._model is None or limit_s is None:
+        limits_s = [] if token_limit_s is None else [token_limit_s]
+        if is_shared and self._max_step_s:
+            limits_s.append(self._max_step_s * (FAST_STEP_RATIO if is_fast else 1))
+        if self._model is None or not limits_s:
             return None
         buckets = self._limits.buckets
         sizes = buckets.mixed_prefill_tokens if work.decode_rows else buckets.prefill_tokens
         seconds = {size: self._seconds(self._model, size, work, context) for size in sizes}
-        smallest_s = seconds[sizes[0]]
-        return max((size for size in sizes if seconds[size] <= max(limit_s, smallest_s * PROGRESS_RATIO)), default=sizes[0])
+        limit_s = max(min(limits_s), seconds[sizes[0]] * PROGRESS_RATIO)
+        return max((size for size in sizes if seconds[size] <= limit_s), default=sizes[0])
 
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> float:
         bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
         return model.predict_s(bucket, work.with_chunk(size, context))
 
-    def _limit_s(self, decodes: Iterable[Sequence], start_ns: int, step_s: float) -> float | None:
-        """The step limit, or the tightest token deadline where that is sooner; None without either."""
-        limits = [(_due_ns(sequence) - start_ns) / 1e9 for sequence in decodes if sequence.tpot_ns and sequence.last_token_ns]
-        limits += [step_s] * bool(step_s)
-        return min(limits, default=None)
 
-
-def _due_ns(sequence: Sequence) -> int:
-    """When its next token is due."""
-    return sequence.last_token_ns + (round(sequence.tpot_ns * GAP_TARGETS) if sequence.tpot_ns else PATIENT_GAP_NS)
+def _due_ns(sequence: Sequence, start_ns: int) -> int:
+    """When its next token is due, in a step that starts when the steps in flight are done: they may draw one, too."""
+    last_ns = start_ns if sequence.in_flight_samples else sequence.last_token_ns
+    return last_ns + (round(sequence.tpot_ns * GAP_TARGETS) if sequence.tpot_ns else PATIENT_GAP_NS)

@@ -6,6 +6,7 @@ from engine.scheduling.buckets import round_to_block
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PrefillChunk, StepPlan
 from engine.scheduling.request import Sequence
+from engine.scheduling.step_model import Work
 
 MAX_PAD_TOKENS = 64
 """Padding that costs more than one more step does: on two cores 64 rows take about 15 ms, an almost empty step 11."""
@@ -45,6 +46,10 @@ class Draft:
     """For one chunk with prompt log-probabilities, which has the step to itself."""
     budget_rows: int | None = None
     """Most prefill rows by the step's time; None: no bound."""
+    token_limit_s: float | None = None
+    """How long the step may take by its decodes' token deadlines; None: no deadline."""
+    decode_context: int = 0
+    """KV tokens that the decodes read."""
     admitted: list[Admitted] = field(default_factory=list)
     decodes: list[DecodeRow] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
@@ -56,6 +61,10 @@ class Draft:
     @property
     def is_empty(self) -> bool:
         return not self.rows
+
+    @property
+    def decode_work(self) -> Work:
+        return Work(decode_rows=len(self.decodes), decode_context=self.decode_context)
 
     @property
     def capacity_tokens(self) -> int:
@@ -88,6 +97,7 @@ class Draft:
         position = sequence.planned_tokens
         self.decodes.append(DecodeRow(sequence.slot, sequence.sequence_id, position, _take_new_pages(sequence)))
         self.rows.append(Row(sequence, sequence.epoch, 1, position + 1, samples=True, is_decode=True))
+        self.decode_context += position + 1
         sequence.planned_tokens = position + 1
         sequence.in_flight_samples += 1
 

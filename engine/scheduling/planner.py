@@ -7,7 +7,6 @@ from engine.scheduling.draft import Draft
 from engine.scheduling.kv_memory import Match
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster, is_protected
-from engine.scheduling.step_model import NO_WORK, Work
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class Planner:
     def _fill(self, draft: Draft, now_ns: int, start_ns: int) -> Draft:
         if not draft.lone:
             self._plan_decodes(draft, start_ns)
-        self._plan_prefills(draft, now_ns, start_ns)
+        self._plan_prefills(draft, now_ns)
         if draft.prefills and self._limits.enable_chunked_prefill:
             draft.trim()
         return draft
@@ -64,7 +63,9 @@ class Planner:
         by_claim = self._roster.by_claim()
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
         is_urgent = "fast" in self._lanes_at_work()
-        for sequence in self._budget.choose_decodes(decodes, start_ns, is_urgent=is_urgent):
+        chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=is_urgent)
+        draft.token_limit_s = self._budget.token_limit_s(chosen, start_ns)
+        for sequence in chosen:
             if sequence.slot >= 0 and self._make_room_for_decode(sequence, by_claim):
                 draft.add_decode(sequence)
 
@@ -83,7 +84,7 @@ class Planner:
 
     # ---- prefills
 
-    def _plan_prefills(self, draft: Draft, now_ns: int, start_ns: int) -> None:
+    def _plan_prefills(self, draft: Draft, now_ns: int) -> None:
         """Whoever is cut short stops all admissions behind it, so nobody starves; but a tenant beyond its share of pages
         stops only itself. Begun prompts go on whoever waits: they were promised their pages."""
         turn = _Turn(self._roster.num_free_slots)
@@ -93,7 +94,7 @@ class Planner:
             is_fast = sequence.submit.lane == "fast"
             if budget_is_fast is None or (budget_is_fast and not is_fast):
                 budget_is_fast = is_fast
-                self._set_budget(draft, sequence, start_ns, is_fast=is_fast)
+                self._set_budget(draft, sequence, is_fast=is_fast)
             if not draft.tokens_left:
                 return
             tenant_id = sequence.submit.tenant_id
@@ -108,17 +109,13 @@ class Planner:
             elif not went_on:
                 turn.is_open = False
 
-    def _set_budget(self, draft: Draft, first: Sequence, start_ns: int, *, is_fast: bool) -> None:
+    def _set_budget(self, draft: Draft, first: Sequence, *, is_fast: bool) -> None:
         """By time: for the fast lane's chunks, and anew for what comes behind them."""
         if draft.lone or not self._limits.enable_chunked_prefill:
             return
-        work: Work = NO_WORK
-        decodes = [row for row in draft.rows if row.is_decode]
-        for row in decodes:
-            work = work.with_decode(row.context_tokens)
-        sequences = [row.sequence for row in decodes]
         is_shared = self._roster.accounts.others_may_come
-        draft.budget_rows = self._budget.prefill_rows(sequences, work, first.planned_tokens, start_ns, is_fast=is_fast, is_shared=is_shared)
+        context = first.planned_tokens
+        draft.budget_rows = self._budget.prefill_rows(draft.token_limit_s, draft.decode_work, context, is_fast=is_fast, is_shared=is_shared)
 
     def _go_on(self, draft: Draft, sequence: Sequence) -> bool:
         return sequence.wants_prompt_logprobs != draft.lone or self._plan_chunk(draft, sequence)

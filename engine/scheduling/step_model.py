@@ -44,12 +44,9 @@ NO_WORK = Work()
 
 def work_of(plan: StepPlan) -> Work:
     """A plan's work."""
-    work = NO_WORK
-    for row in plan.decodes:
-        work = work.with_decode(row.position + 1)
-    for chunk in plan.prefills:
-        work = work.with_chunk(len(chunk.tokens), chunk.start)
-    return work
+    prefill_pairs = sum(len(chunk.tokens) * chunk.start + len(chunk.tokens) ** 2 // 2 for chunk in plan.prefills)
+    decode_context = sum(row.position + 1 for row in plan.decodes)
+    return Work(sum(len(chunk.tokens) for chunk in plan.prefills), prefill_pairs, len(plan.decodes), decode_context)
 
 
 @dataclass(frozen=True, slots=True)

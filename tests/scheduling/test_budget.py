@@ -28,17 +28,17 @@ def decode(number: int, lane: str = "fast", *, context: int = 10, tpot_ms: int =
 
 
 def test_the_prefill_is_the_largest_compiled_size_within_the_step_limit() -> None:
-    assert [make_budget(limit).prefill_rows((), NO_WORK, 0, 0) for limit in (100, 14, 12)] == [48, 32, 32]
-    assert make_budget(0).prefill_rows((), NO_WORK, 0, 0) is None
+    assert [make_budget(limit).prefill_rows(None, NO_WORK, 0) for limit in (100, 14, 12)] == [48, 32, 32]
+    assert make_budget(0).prefill_rows(None, NO_WORK, 0) is None
 
 
 def test_the_step_limit_binds_nobody_who_is_alone_but_token_deadlines_do() -> None:
-    assert make_budget(12).prefill_rows((), NO_WORK, 0, 0, is_shared=False) is None
-    assert make_budget(12).prefill_rows((), NO_WORK, 0, 0, is_shared=True) == 32
+    assert make_budget(12).prefill_rows(None, NO_WORK, 0, is_shared=False) is None
+    assert make_budget(12).prefill_rows(None, NO_WORK, 0, is_shared=True) == 32
 
 
 def test_a_fast_prompt_may_take_two_step_limits_and_what_comes_behind_it_only_one() -> None:
-    assert make_budget(8).prefill_rows((), NO_WORK, 0, 0, is_fast=True) == 48
+    assert make_budget(8).prefill_rows(None, NO_WORK, 0, is_fast=True) == 48
     limits = make_limits(scheduling_policy="vtc", max_step_ms=8)
     scheduler = Scheduler(limits, model=StepModel(times_of(limits)))
     scheduler.submit(make_submit(1, (5,) * 60, salt="a", lane="slow", max_tokens=4))
@@ -48,20 +48,28 @@ def test_a_fast_prompt_may_take_two_step_limits_and_what_comes_behind_it_only_on
 
 
 def test_where_nothing_fits_a_small_chunk_runs_all_the_same() -> None:
-    assert make_budget(1).prefill_rows((), NO_WORK, 0, 0) == 32  # at most a quarter more than the smallest
+    assert make_budget(1).prefill_rows(None, NO_WORK, 0) == 32  # at most a quarter more than the smallest
 
 
 def test_a_token_that_is_due_leaves_less_room_than_the_step_limit() -> None:
     running = [decode(1, tpot_ms=40, last_token_ms=100)]  # the next token is due 60 ms after the last
     work = Work(decode_rows=1, decode_context=11)
     budget = make_budget(1000)
-    assert budget.prefill_rows(running, work, 0, 100 * MS) == 32  # mixed programs end there
-    assert make_budget(0).prefill_rows(running, work, 0, 159 * MS) == 32
+    assert budget.token_limit_s(running, 100 * MS) == 0.06
+    assert budget.prefill_rows(0.06, work, 0) == 32  # mixed programs end there
+    assert make_budget(0).prefill_rows(0.001, work, 0) == 32
     slow = StepBudget(
         make_limits(max_num_seqs=16),
         StepModel(StepTimes({b: 1e-3 * (1 + b.prefill_tokens) for b in make_limits(max_num_seqs=16).buckets.all()})),
     )
-    assert [slow.prefill_rows(running, work, 0, at * MS) for at in (100, 130)] == [32, 16]
+    assert [slow.prefill_rows(slow.token_limit_s(running, at * MS), work, 0) for at in (100, 130)] == [32, 16]
+
+
+def test_a_decode_whose_token_is_on_its_way_counts_from_there_and_not_from_the_token_before() -> None:
+    budget, running = make_budget(), decode(1, tpot_ms=40, last_token_ms=100)
+    assert budget.token_limit_s([running], 130 * MS) == 0.03
+    running.in_flight_samples = 1  # the step in flight ends at 130 ms and draws it
+    assert budget.token_limit_s([running], 130 * MS) == 0.06
 
 
 def test_decodes_of_other_lanes_stay_out_of_a_step_that_they_would_make_too_long_until_they_are_due() -> None:
