@@ -30,6 +30,7 @@ from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
+from appliance.domain.system.sums import accounting_checks
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
 from appliance.domain.usage.recorder import UsageRecorder
@@ -40,7 +41,7 @@ from appliance.logs import set_up_logs
 from appliance.runtime import Runtime, Watchers
 from appliance.settings import Settings, SettingsError, data_path, engine_config
 from appliance.supervisor import StartFailed, Supervisor
-from appliance.telemetry.hub import Telemetry
+from appliance.telemetry.hub import Telemetry, TelemetryOptions
 from appliance.terminal import Terminal
 from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
 from engine.wire import Progress, Ready
@@ -52,6 +53,8 @@ RUN_FILE = "run.json"
 LOCK_FILE = "serve.lock"
 SPOOL_FOLDER = "usage-spool"
 SWEEP_EVERY_S = 1.0
+LOOK_EVERY_S = 5.0
+"""Between looks of the telemetry at its sums and labels."""
 SETTLE_S = 1.0
 """What cancelled streams get to write their last frame."""
 
@@ -83,6 +86,7 @@ class _House:
     control: Control
     admission: Admission
     usage: UsageRecorder
+    telemetry: Telemetry
     server: uvicorn.Server
 
 
@@ -145,12 +149,17 @@ def _build(
     settings: Settings, engine_command: Sequence[str], control: Control, prefixes: tuple[PrefixEntry, ...], watchers: Watchers
 ) -> _House:
     gate, backend = Gate(), Backend()
-    telemetry = Telemetry(CollectorRegistry())
+    options = TelemetryOptions(
+        max_tenants=settings.metrics_max_tenants, vllm_names=settings.vllm_metric_names, device_hour_price=settings.device_hour_price
+    )
+    telemetry = Telemetry(CollectorRegistry(), options=options)
+    telemetry.engine.oldest_queued_ns = backend.oldest_queued_ns
     runtime = Runtime(control.directory, gate, backend, telemetry, prefixes, watchers)
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
+    telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
     parts = Parts(
         inference=InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random()),
         health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
@@ -160,9 +169,12 @@ def _build(
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
         admin=admin_router(control),
     )
+    supervisor = Supervisor(engine_command, engine_config(settings), runtime)
+    telemetry.host.engine_pid = lambda: supervisor.pid
     return _House(
         runtime=runtime,
-        supervisor=Supervisor(engine_command, engine_config(settings), runtime),
+        supervisor=supervisor,
+        telemetry=telemetry,
         backend=backend,
         gate=gate,
         control=control,
@@ -186,7 +198,9 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
     serving = asyncio.create_task(house.server.serve([sock]))
     supervising = asyncio.create_task(house.supervisor.run())
     helpers = [asyncio.create_task(house.control.directory.follow()), asyncio.create_task(_sweep(house.backend))]
-    helpers.append(asyncio.create_task(house.usage.run()))
+    helpers += [
+        asyncio.create_task(coroutine) for coroutine in (house.usage.run(), house.telemetry.host.watch_loop(), _look(house.telemetry))
+    ]
     draining: list[asyncio.Task[None]] = []
 
     def on_signal() -> None:
@@ -229,6 +243,12 @@ async def _sweep(backend: Backend) -> None:
     while True:
         await asyncio.sleep(SWEEP_EVERY_S)
         backend.sweep(time.monotonic_ns())
+
+
+async def _look(telemetry: Telemetry) -> None:
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        telemetry.look()
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ class Runtime:
 
     def _on_policies(self, snapshot: AccessSnapshot) -> None:
         self._policies = SetPolicies(snapshot.version, tuple(snapshot.policies.values()))
-        self._telemetry.requests.sync_tenants(snapshot.policies)
+        self._telemetry.sync_tenants(snapshot.policies)
         self.send_policies()
 
     def _on_progress(self, step: Progress) -> None:

@@ -27,6 +27,7 @@ OTHERS_PREFIXES = ("FAIRLANE_TEST_", "FAIRLANE_CPU_")
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Price = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class SettingsError(Exception):
@@ -54,6 +55,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that requests in flight get to finish after SIGTERM."""
     metrics_without_key: bool = False
     """Serve /metrics without a key also when bound elsewhere than loopback."""
+    metrics_max_tenants: Count = 100
+    """Tenants with metric series of their own, the busiest; the others share the label `other`."""
+    vllm_metric_names: bool = False
+    """Show the common series under vLLM's names (`vllm:...`), too, for dashboards and autoscalers made for it."""
+    device_hour_price: Price = 0.0
+    """What an hour of the device costs, in your currency; metrics then tell the cost of 1,000 tokens."""
     common_prefixes: str = ""
     """YAML file of system prompts (and the trust group that may share each) computed and pinned before ready."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

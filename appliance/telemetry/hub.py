@@ -1,54 +1,134 @@
 """All telemetry of a process in one place: what happens is told to it, what was is read from it."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry
 
+from appliance.telemetry.accounting import Accounting
+from appliance.telemetry.device_time import DeviceTime
 from appliance.telemetry.engine import EngineMetrics
+from appliance.telemetry.exposition import Exposition
+from appliance.telemetry.host import Cards, HostMetrics, Nvml
+from appliance.telemetry.lane_times import LaneTimes
 from appliance.telemetry.ledger import StepLedger
 from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport
+from appliance.telemetry.tenant_labels import TenantLabels
+from appliance.telemetry.vllm_names import VllmNames
 from engine.wire import Load, Ready, StepDone
 
 log = structlog.get_logger("fairlane.request")
+
+REBALANCE_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryOptions:
+    """What of it is configured."""
+
+    max_tenants: int = 100
+    """Tenants with series of their own."""
+    vllm_names: bool = False
+    """Show some series under vLLM's names, too."""
+    device_hour_price: float = 0.0
 
 
 class Telemetry:
     """Metrics, ledger and the request log."""
 
-    def __init__(self, registry: CollectorRegistry, engine_id: str = "0") -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        engine_id: str = "0",
+        options: TelemetryOptions | None = None,
+        cards: Cards | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         prometheus_client.disable_created_metrics()
-        self._registry = registry
-        self.requests = RequestMetrics(registry)
+        options = options or TelemetryOptions()
+        self._clock_s = clock_s
+        self._rebalanced_s = clock_s()
+        self.tenants = TenantLabels(options.max_tenants)
+        self.requests = RequestMetrics(registry, self.tenants)
+        self.lanes = LaneTimes()
+        self.device_time = DeviceTime(self.tenants.of)
         self.engine = EngineMetrics(registry, engine_id)
+        self.host = HostMetrics(registry, cards or Nvml(), options.device_hour_price)
+        self.accounting = Accounting(registry)
+        registry.register(self.lanes)
+        registry.register(self.device_time)
         self.ledger = StepLedger()
         self.record_usage: Callable[[RequestReport], None] = lambda report: None
         """Takes each settled request; set by whoever keeps the books."""
+        self._exposition = Exposition()
+        self._rendering = threading.Lock()
+        shown = (*self.requests.metrics, self.lanes, self.device_time, *self.engine.metrics, *self.host.metrics, self.accounting.mismatches)
+        for collector in shown:
+            self._exposition.add(collector)
+        if options.vllm_names:
+            names = VllmNames(self.requests, self.engine)
+            registry.register(names)
+            self._exposition.add(names)
 
     def note_ready(self, ready: Ready) -> None:
-        self.requests.bind(ready.card.model_id, ready.card.quantization, ready.device)
+        model = (ready.card.model_id, ready.card.quantization, ready.device)
+        self.requests.bind(*model)
+        self.lanes.bind(*model)
+        self.device_time.bind(*model)
         self.engine.bind(ready)
 
     def note_step(self, step: StepDone) -> None:
         self.engine.note_load(step.load)
         if step.record is not None:
             self.ledger.append(step.record)
-            self.engine.note_step(step.record)
+            self.device_time.note_step(step.record, self.engine.note_step(step.record))
 
     def note_load(self, load: Load) -> None:
         self.engine.note_load(load)
 
+    def sync_tenants(self, tenant_ids: Iterable[str]) -> None:
+        """All tenants there are: new ones get series that begin at 0 while there is room, those of removed ones go."""
+        self._forget(self.tenants.sync(tenant_ids))
+
+    def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
+        """Takes each gap (seconds) between two token events of an output."""
+        of_tenant, of_lane = self.requests.gap_observer(lane, tenant_id), self.lanes.observe_gap
+
+        def observe(seconds: float) -> None:
+            of_tenant(seconds)
+            of_lane(lane, seconds)
+
+        return observe
+
     def settle(self, report: RequestReport) -> None:
         """A request ended: count it and write its one log line, which holds no text of the request."""
         self.requests.observe(report)
+        if report.first_sent_ns and report.outcome is not Outcome.REJECTED:
+            self.lanes.observe_ttft(report.lane, (report.first_sent_ns - report.received_ns) / 1e9)
+        self.tenants.note(report.tenant_id, report.prompt_tokens + report.generated_tokens)
         self.record_usage(report)
         write = log.warning if report.outcome is Outcome.FAILED else log.info
         write("request", **_log_fields(report))
 
-    def render(self) -> bytes:
-        """The exposition. Some 8 microseconds a series: call it from a thread."""
-        return prometheus_client.generate_latest(self._registry)
+    def look(self) -> None:
+        """What is to be done now and then: check the sums, give labels to the tenants that are busy now."""
+        self.accounting.check()
+        if self._clock_s() - self._rebalanced_s >= REBALANCE_EVERY_S:
+            self._rebalanced_s = self._clock_s()
+            self._forget(self.tenants.rebalance())
+
+    def render(self, *, openmetrics: bool = False) -> bytes:
+        """The exposition. Call it from a thread: 100 tenants take some 10 ms."""
+        with self._rendering:
+            return self._exposition.render(openmetrics=openmetrics)
+
+    def _forget(self, labels: Iterable[str]) -> None:
+        self.device_time.forget(labels)
+        self.requests.show_tenants()
 
 
 def _log_fields(report: RequestReport) -> dict[str, object]:

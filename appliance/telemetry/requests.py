@@ -7,6 +7,7 @@ from enum import StrEnum
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from appliance.telemetry import families as f
+from appliance.telemetry.tenant_labels import TenantLabels
 
 
 class Outcome(StrEnum):
@@ -99,7 +100,7 @@ class _Times:
 class RequestMetrics:
     """Families with the labels lane, tenant, model, quantization, gpu_type; children are cached."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, tenants: TenantLabels) -> None:
         self.requests = counter(registry, f.REQUESTS)
         self.rejections = counter(registry, f.REJECTED)
         self.shadow_rejections = counter(registry, f.SHADOWED)
@@ -114,7 +115,16 @@ class RequestMetrics:
         self._model = ("", "", "")
         self._counters: dict[tuple[str, str], _Counters] = {}
         self._times: dict[tuple[str, str], _Times] = {}
-        self._tenants: frozenset[str] = frozenset()
+        self._tenants = tenants
+        self._labelled: frozenset[str] = frozenset()
+        self.num_observed = 0
+        """Settled requests of all tenants."""
+
+    @property
+    def metrics(self) -> tuple[Counter | Histogram, ...]:
+        """All of them, in the order they are shown."""
+        counters = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.tokens)
+        return (*counters, self.ttft, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.request)
 
     @property
     def model_id(self) -> str:
@@ -126,31 +136,32 @@ class RequestMetrics:
         self._model = (model, quantization, gpu_type)
         self._counters.clear()
         self._times.clear()
-        self._start_at_zero(self._tenants)
+        self._start_at_zero(self._labelled)
 
-    def sync_tenants(self, tenant_ids: Iterable[str]) -> None:
-        """Counters of new tenants begin at 0, once the model has a name; all series of removed ones go."""
-        tenants = frozenset(tenant_ids)
-        for tenant_id in self._tenants - tenants:
-            self._remove(tenant_id)
+    def show_tenants(self) -> None:
+        """Counters of tenants that got a label begin at 0, once the model has a name; all series of those that lost theirs go."""
+        labelled = frozenset(self._tenants.own)
+        for label in self._labelled - labelled:
+            self._remove(label)
         if any(self._model):
-            self._start_at_zero(tenants - self._tenants)
-        self._tenants = tenants
+            self._start_at_zero(labelled - self._labelled)
+        self._labelled = labelled
 
-    def _start_at_zero(self, tenant_ids: frozenset[str]) -> None:
-        for tenant_id in sorted(tenant_ids):
+    def _start_at_zero(self, labels: frozenset[str]) -> None:
+        for label in sorted(labels):
             for lane in f.LANES:
-                self._counters_of(lane, tenant_id)
+                self._counters_of(lane, label)
 
     def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
         """Takes each gap (seconds) between two token events of an output."""
-        return self._times_of(lane, tenant_id).inter_token.observe
+        return self._times_of(lane, self._tenants.of(tenant_id)).inter_token.observe
 
     def observe(self, report: RequestReport) -> None:
         """Count a settled request. One whose key was refused has no tenant and is only logged."""
         if not report.tenant_id:
             return
-        counters = self._counters_of(report.lane, report.tenant_id)
+        self.num_observed += 1
+        counters = self._counters_of(report.lane, self._tenants.of(report.tenant_id))
         counters.outcome[report.outcome.value].inc()
         if report.rejection:
             counters.rejection[report.rejection].inc()
@@ -166,7 +177,7 @@ class RequestMetrics:
         self._observe_times(report)
 
     def _observe_times(self, report: RequestReport) -> None:
-        times = self._times_of(report.lane, report.tenant_id)
+        times = self._times_of(report.lane, self._tenants.of(report.tenant_id))
         times.request.observe((report.ended_ns - report.received_ns) / 1e9)
         if report.scheduled_ns:
             times.queue_wait.observe((report.scheduled_ns - report.received_ns) / 1e9)
@@ -177,25 +188,24 @@ class RequestMetrics:
         if report.tokens_after_first > 0:
             times.tpot.observe((report.last_token_ns - report.first_token_ns) / 1e9 / report.tokens_after_first)
 
-    def _counters_of(self, lane: str, tenant_id: str) -> _Counters:
-        found = self._counters.get((lane, tenant_id))
+    def _counters_of(self, lane: str, label: str) -> _Counters:
+        found = self._counters.get((lane, label))
         if found is None:
-            found = self._counters[lane, tenant_id] = _Counters(self, (lane, tenant_id, *self._model))
+            found = self._counters[lane, label] = _Counters(self, (lane, label, *self._model))
         return found
 
-    def _times_of(self, lane: str, tenant_id: str) -> _Times:
-        found = self._times.get((lane, tenant_id))
+    def _times_of(self, lane: str, label: str) -> _Times:
+        found = self._times.get((lane, label))
         if found is None:
-            found = self._times[lane, tenant_id] = _Times(self, (lane, tenant_id, *self._model))
+            found = self._times[lane, label] = _Times(self, (lane, label, *self._model))
         return found
 
-    def _remove(self, tenant_id: str) -> None:
+    def _remove(self, label: str) -> None:
         for cache in (self._counters, self._times):
-            for key in [key for key in cache if key[1] == tenant_id]:
+            for key in [key for key in cache if key[1] == label]:
                 del cache[key]
-        families = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.tokens, self.ttft)
-        for family in (*families, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.request):
-            family.remove_by_labels({"tenant": tenant_id})
+        for metric in self.metrics:
+            metric.remove_by_labels({"tenant": label})
 
 
 def counter(registry: CollectorRegistry, family: f.Family) -> Counter:

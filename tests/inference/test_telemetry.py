@@ -32,7 +32,7 @@ def record(step: int, began_ns: int, done_ns: int, rows: int = 1, prefill: int =
 @pytest.fixture
 def telemetry(card: ModelCard) -> Telemetry:
     telemetry = Telemetry(CollectorRegistry())
-    telemetry.requests.sync_tenants(["default"])
+    telemetry.sync_tenants(["default"])
     telemetry.note_ready(Ready(card, "cpu", "xla", {"load": 1.5}))
     return telemetry
 
@@ -62,7 +62,7 @@ def test_the_docs_describe_exactly_the_declared_families_with_their_labels_and_k
 def test_counters_of_a_configured_tenant_are_0_from_the_start_and_gone_with_it(telemetry: Telemetry) -> None:
     zeros = [key for key, value in samples(telemetry).items() if key[0] == "fairlane_requests_total" and value == 0]
     assert len(zeros) == len(families.OUTCOMES) * len(families.LANES)
-    telemetry.requests.sync_tenants(["other"])
+    telemetry.sync_tenants(["other"])
     assert {dict(labels)["tenant"] for name, labels in samples(telemetry) if name == "fairlane_requests_total"} == {"other"}
 
 

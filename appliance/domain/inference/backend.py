@@ -81,6 +81,14 @@ class Backend:
             if job is not None and not job.is_settled:
                 job.note_scheduled(step.record.planned_ns)
 
+    def oldest_queued_ns(self) -> dict[str, int]:
+        """Receipt of the request of each lane that has waited longest for its first step."""
+        oldest: dict[str, int] = {}
+        for job in self._job_of.values():
+            if not job.is_settled and not job.scheduled_ns:
+                oldest[job.facts.lane] = min(job.facts.received_ns, oldest.get(job.facts.lane, job.facts.received_ns))
+        return oldest
+
     def sweep(self, now_ns: int) -> None:
         """Settle requests whose answer never began: their handler was dropped between admission and answer."""
         for job in self.live_jobs():

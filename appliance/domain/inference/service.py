@@ -124,7 +124,7 @@ class InferenceService:
             ticket,
             served.client,
             on_settled=self._settled,
-            observe_gap_s=self._telemetry.requests.gap_observer(lane, principal.tenant_id),
+            observe_gap_s=self._telemetry.gap_observer(lane, principal.tenant_id),
             clock_ns=self._clocks.monotonic_ns,
         )
         self._submit(job, intake, principal, served)
@@ -189,6 +189,7 @@ class InferenceService:
         self._backend.add(job, [submit.sequence_id for submit in submits])
         try:
             job.submit(submits)
+            self._telemetry.engine.note_submit(submits[-1].sequence_id)
         except EngineGone as error:
             unavailable = Unavailable(f"the engine went away: {error}", reason="engine_down", retry_after_s=5.0)
             job.settle(unavailable)

@@ -6,17 +6,15 @@ from typing import Any
 
 from litestar import Controller, Request, Response, get
 from litestar.di import NamedDependency
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.access.keys import bearer
 from appliance.domain.access.principal import Scope
 from appliance.domain.system.health import Health, LiveAnswer, ReadyAnswer
+from appliance.domain.system.lanes import LoadAnswer, load_answer
 from appliance.problems import problem_responses
+from appliance.telemetry.exposition import OPENMETRICS_MEDIA_TYPE, TEXT_MEDIA_TYPE, wants_openmetrics
 from appliance.telemetry.hub import Telemetry
-
-METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
-"""Litestar adds the charset; twice it would be an error to Prometheus."""
 
 
 def is_loopback(host: str) -> bool:
@@ -46,6 +44,19 @@ class SystemController(Controller):
         status, answer = health.ready()
         return Response(answer, status_code=status)
 
+    @get("/load", summary="How busy is it?", responses=problem_responses(401, 403))
+    async def load(
+        self,
+        request: Request[Any, Any, Any],
+        telemetry: NamedDependency[Telemetry],
+        directory: NamedDependency[Directory],
+        health: NamedDependency[Health],
+        metrics_need_key: NamedDependency[bool],
+    ) -> LoadAnswer:
+        """Queues and memory now, for autoscalers and gateways. The key rules of /metrics."""
+        _require_metrics_key(request, directory, metrics_need_key)
+        return load_answer(telemetry, health.ready()[1].status)
+
     @get("/metrics", summary="Prometheus metrics", media_type="text/plain", responses=problem_responses(401, 403))
     async def metrics(
         self,
@@ -55,7 +66,14 @@ class SystemController(Controller):
         metrics_need_key: NamedDependency[bool],
     ) -> Response[bytes]:
         """Without a key where the server listens on loopback only; elsewhere with a key of scope `metrics`."""
-        if metrics_need_key:
-            directory.authenticate(bearer(request.headers.get("authorization")), None, Scope.METRICS)
-        telemetry.requests.sync_tenants(directory.snapshot.policies)
-        return Response(await asyncio.to_thread(telemetry.render), media_type=METRICS_MEDIA_TYPE)
+        _require_metrics_key(request, directory, metrics_need_key)
+        openmetrics = wants_openmetrics(request.headers.get("accept", ""))
+        media_type = OPENMETRICS_MEDIA_TYPE if openmetrics else TEXT_MEDIA_TYPE
+        text = await asyncio.to_thread(telemetry.render, openmetrics=openmetrics)
+        # Litestar adds the charset; twice it would be an error to Prometheus
+        return Response(text, media_type=media_type.removesuffix("; charset=utf-8"))
+
+
+def _require_metrics_key(request: Request[Any, Any, Any], directory: Directory, needed: bool) -> None:
+    if needed:
+        directory.authenticate(bearer(request.headers.get("authorization")), None, Scope.METRICS)

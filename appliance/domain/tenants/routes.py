@@ -12,6 +12,7 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.audit.controller import AuditController
 from appliance.domain.audit.service import Actor
 from appliance.domain.slas.controller import TierController
+from appliance.domain.system.lanes import LaneController
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.controller import KeyController, TenantController, TierEditor
 from appliance.domain.usage.controller import UsageController
@@ -36,7 +37,7 @@ def admin_router(control: Control) -> Router:
 
     return Router(
         ADMIN_PATH,
-        route_handlers=[TenantController, KeyController, TierController, TierEditor, UsageController, AuditController],
+        route_handlers=[TenantController, KeyController, TierController, TierEditor, UsageController, AuditController, LaneController],
         guards=[guard],
         dependencies={
             "store": Provide(lambda: control.store, sync_to_thread=False),

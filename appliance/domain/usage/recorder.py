@@ -38,6 +38,8 @@ class UsageRecorder:
         self._writer = uuid.uuid4().hex
         self._number = 0
         self._rows: dict[UsageKey, Counts] = {}
+        self.num_noted = 0
+        """Requests counted since the start."""
         self._spool = Spool(folder, self._writer)
         self._flushing = asyncio.Lock()
         self._pruned_s = 0.0
@@ -46,6 +48,7 @@ class UsageRecorder:
         """Count a settled request; one without a valid key belongs to nobody."""
         if not report.tenant_id:
             return
+        self.num_noted += 1
         key, counts = entry_of(report, self._model(), self._wall_s())
         self._rows.setdefault(key, Counts()).add(counts)
         if len(self._rows) >= MAX_ROWS:

@@ -1,0 +1,56 @@
+"""Whose work the device did: each step's time, shared among tenants by what each computed and read in it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from appliance.telemetry import families as f
+from engine.wire import StepRecord, WorkShare
+
+KV_READS_PER_TOKEN = 512
+"""As the scheduler's accounts count: reading so many cached tokens costs about as much as computing one."""
+
+
+class DeviceTime(Collector):
+    """Seconds by tenant's label since the start of the process."""
+
+    def __init__(self, label_of: Callable[[str], str]) -> None:
+        self._label_of = label_of
+        self._labels = ("", "", "")
+        self._seconds: Counter[str] = Counter()
+
+    def bind(self, model: str, quantization: str, gpu_type: str) -> None:
+        """Name the model that serves from now on."""
+        self._labels = (model, quantization, gpu_type)
+
+    def note_step(self, record: StepRecord, device_s: float) -> None:
+        """A step took `device_s` of the device."""
+        for tenant_id, share in shares_of(record.shares).items():
+            self._seconds[self._label_of(tenant_id)] += share * device_s
+
+    def forget(self, labels: Iterable[str]) -> None:
+        """Drop the sums of tenants that have no label any more."""
+        for label in labels:
+            self._seconds.pop(label, None)
+
+    def describe(self) -> list[Metric]:
+        """Nothing to describe up front: the registry would collect to find the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(f"fairlane_{f.DEVICE_SECONDS.name}", f.DEVICE_SECONDS.help, labels=f.DEVICE_SECONDS.labels)
+        for label, seconds in tuple(self._seconds.items()):
+            family.add_metric((label, *self._labels), seconds)
+        yield family
+
+
+def shares_of(shares: Iterable[WorkShare]) -> dict[str, float]:
+    """Each tenant's part of a step; they sum to 1, where there was any work."""
+    costs: dict[str, float] = {}
+    for share in shares:
+        cost = share.decode_tokens + share.prefill_tokens + share.context_tokens / KV_READS_PER_TOKEN
+        costs[share.tenant_id] = costs.get(share.tenant_id, 0.0) + cost
+    total = sum(costs.values())
+    return {tenant_id: cost / total for tenant_id, cost in costs.items()} if total else {}
