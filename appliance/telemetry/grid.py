@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 FIRST_S, STEP_RATIO, NUM_BOUNDS = 0.004, 1.1, 86
-FINE_GRID_S = tuple(float(f"{FIRST_S * STEP_RATIO**index:.3g}") for index in range(NUM_BOUNDS)) + (20.0, 40.0, 80.0)
+FINE_GRID_S = (0.001, 0.002, 0.003) + tuple(float(f"{FIRST_S * STEP_RATIO**index:.3g}") for index in range(NUM_BOUNDS)) + (20.0, 40.0, 80.0)
 """Each bound is a tenth above the one before it from 4 ms to 13 s, so a quantile read from the buckets is true within 10 %."""
 
 SLOT_S = 10

@@ -1,6 +1,6 @@
 """Request families: one report a request, and the gaps between its tokens as they happen."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 

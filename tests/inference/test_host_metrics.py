@@ -1,6 +1,7 @@
 """Times on the fine grid, time of the device by tenant, the host, the sums that must hold."""
 
 import asyncio
+import math
 import os
 import random
 import subprocess
@@ -36,12 +37,12 @@ def test_a_quantile_of_the_fine_grid_is_true_within_a_tenth(median_s: float, q: 
     assert quantile_s(histogram.counts, q) == pytest.approx(times[int(q * len(times))], rel=0.10)
 
 
-@given(st.lists(st.floats(0.004, 13), min_size=1, max_size=200), st.floats(0.01, 1.0))
+@given(st.lists(st.floats(0.0041, 13), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_a_quantile_lies_in_the_bucket_of_its_rank(times: list[float], q: float) -> None:
     histogram = FineHistogram()
     for seconds in times:
         histogram.observe(seconds, 0.0)
-    exact = sorted(times)[max(0, -(-len(times) * q // 1).__int__() - 1)]
+    exact = sorted(times)[math.ceil(len(times) * q) - 1]
     found = quantile_s(histogram.counts, q)
     assert found is not None and found / exact < 1.11 and exact / found < 1.11
 
@@ -118,7 +119,9 @@ def test_cards_and_price_are_shown() -> None:
 
 def test_processor_time_of_the_engine_goes_on_over_a_restart(tmp_path: Path) -> None:
     host = HostMetrics(CollectorRegistry(), OneCard(), 0.0)
-    engines = [subprocess.Popen([sys.executable, "-c", "sum(range(3_000_000)); print(1, flush=True); input()"], stdin=-1, stdout=-1) for _ in "ab"]
+    engines = [
+        subprocess.Popen([sys.executable, "-c", "sum(range(3_000_000)); print(1, flush=True); input()"], stdin=-1, stdout=-1) for _ in "ab"
+    ]
     seen: list[float] = []
     for engine in engines:
         assert engine.stdout is not None
@@ -135,7 +138,7 @@ async def test_the_loops_lag_is_measured() -> None:
     host = HostMetrics(CollectorRegistry(), OneCard(), 0.0)
     watch = asyncio.create_task(host.watch_loop())
     async with asyncio.timeout(10):
-        while not value(host.metrics[0].collect(), "fairlane_event_loop_lag_seconds_count"):
+        while not value(host.metrics[0].collect(), "fairlane_event_loop_lag_seconds_count"):  # noqa: ASYNC110 (it has no event)
             await asyncio.sleep(0.01)
     watch.cancel()
 
