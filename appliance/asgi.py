@@ -30,6 +30,7 @@ from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
+from appliance.domain.system.lanes import LaneController
 from appliance.domain.system.sums import accounting_checks
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
@@ -167,7 +168,7 @@ def _build(
         directory=control.directory,
         max_body_bytes=settings.max_body_bytes,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
-        admin=admin_router(control),
+        admin=admin_router(control, LaneController),
     )
     supervisor = Supervisor(engine_command, engine_config(settings), runtime)
     telemetry.host.engine_pid = lambda: supervisor.pid

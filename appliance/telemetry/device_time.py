@@ -1,6 +1,6 @@
 """Whose work the device did: each step's time, shared among tenants by what each computed and read in it."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -19,7 +19,7 @@ class DeviceTime(Collector):
     def __init__(self, label_of: Callable[[str], str]) -> None:
         self._label_of = label_of
         self._labels = ("", "", "")
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def bind(self, model: str, quantization: str, gpu_type: str) -> None:
         """Name the model that serves from now on."""

@@ -1,7 +1,7 @@
 """Engine families, read from the engine's latest `Load` when somebody asks: nothing is written a step but `step_seconds`."""
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -35,7 +35,7 @@ class EngineMetrics(Collector):
         self._round_trip = histogram(registry, f.ROUND_TRIP)
         self._submitted: deque[tuple[int, int]] = deque(maxlen=MAX_AWAITED)
         """Sequences that no report knows of yet, and when they were handed over."""
-        self._busy_s: Counter[str] = Counter()
+        self._busy_s: defaultdict[str, float] = defaultdict(float)
         self._step_tokens: Counter[str] = Counter()
         self._last_done_ns = 0
         registry.register(self)

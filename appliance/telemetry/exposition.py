@@ -18,7 +18,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-TEXT_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TEXT_MEDIA_TYPE = "text/plain; version=0.0.4"
+"""Litestar adds the charset to text; twice it would be an error to Prometheus."""
 OPENMETRICS_MEDIA_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 type Client = Counter | Gauge | Histogram

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pynvml
 from prometheus_client import CollectorRegistry
@@ -61,9 +61,9 @@ class Nvml:
         cards: list[CardUse] = []
         for index, handle in enumerate(self._handles):
             with suppress(pynvml.NVMLError):  # a card may fall off the bus: the others are still shown
-                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-                utilization_ratio = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-                cards.append(CardUse(f"{index} {pynvml.nvmlDeviceGetName(handle)}", utilization_ratio, memory.used, memory.total))
+                memory: Any = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                rates: Any = pynvml.nvmlDeviceGetUtilizationRates(handle)
+                cards.append(CardUse(f"{index} {pynvml.nvmlDeviceGetName(handle)}", rates.gpu / 100, memory.used, memory.total))
         return cards
 
 

@@ -86,13 +86,13 @@ class LaneTimes(Collector):
             yield metric
 
 
-def _buckets(histogram: FineHistogram, slow: dict[int, Exemplar]) -> list[tuple[str, float, Exemplar | None]]:
+def _buckets(histogram: FineHistogram, slow: dict[int, Exemplar]) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
     """Cumulated, with exemplars."""
     total = 0
-    buckets: list[tuple[str, float, Exemplar | None]] = []
+    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
     for index, (bound, count) in enumerate(zip(BOUNDS, histogram.counts, strict=True)):
         total += count
-        buckets.append((bound, float(total), slow.get(index)))
+        buckets.append((bound, float(total), slow[index]) if index in slow else (bound, float(total)))
     return buckets
 
 

@@ -3,7 +3,7 @@
 Names and labels as of vLLM's V1 engine (its `/metrics` documentation). Tenants and lanes are summed: vLLM knows neither.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import Histogram
@@ -70,8 +70,8 @@ class VllmNames(Collector):
             yield counter
 
 
-def _sums(metrics: Iterable[Metric], label: str) -> Counter[str]:
-    sums: Counter[str] = Counter()
+def _sums(metrics: Iterable[Metric], label: str) -> dict[str, float]:
+    sums: defaultdict[str, float] = defaultdict(float)
     for metric in metrics:
         for sample in metric.samples:
             sums[sample.labels[label]] += sample.value
@@ -81,11 +81,11 @@ def _sums(metrics: Iterable[Metric], label: str) -> Counter[str]:
 def _summed(name: str, histogram: Histogram, labels: tuple[str, ...]) -> HistogramMetricFamily:
     """All children of a histogram as one."""
     samples: list[Sample] = [sample for metric in histogram.collect() for sample in metric.samples]
-    buckets: Counter[str] = Counter()
+    buckets: defaultdict[str, float] = defaultdict(float)
     for sample in samples:
         if sample.name.endswith("_bucket"):
             buckets[sample.labels["le"]] += sample.value
     family = HistogramMetricFamily(name, f"As {name.removeprefix('vllm:')} of vLLM.", labels=LABELS)
     total = sum(sample.value for sample in samples if sample.name.endswith("_sum"))
-    family.add_metric(labels, [(le, float(count)) for le, count in (buckets or Counter({"+Inf": 0})).items()], total)
+    family.add_metric(labels, list((buckets or {"+Inf": 0.0}).items()), total)
     return family

@@ -201,3 +201,17 @@ async def visit(
         except TimeoutError:
             pass
         writer.close()
+
+
+def test_lanes_show_their_newest_times_and_no_sum_is_out(client: httpx.Client, appliance: Appliance) -> None:
+    streamed = client.post("/v1/completions", json={"prompt": "One, two,", "max_tokens": 4, "stream": True})
+    assert streamed.status_code == 200
+    admin = {"Authorization": f"Bearer {appliance.admin_token}"}
+    lanes = {lane["lane"]: lane for lane in client.get("/api/v1/lanes", headers=admin).json()["lanes"]}
+    fast = lanes["fast"]["ttft"]
+    assert fast["count"] >= 1 and 0 < fast["p50"] <= fast["p90"] <= fast["p99"] <= fast["p999"]
+    assert client.get("/api/v1/lanes").status_code == 403
+    assert client.get("/load").json()["status"] == "ready"
+    assert metric(client, "accounting_mismatch_total") == 0
+    assert metric(client, "device_seconds_total", tenant="default") > 0
+    assert metric(client, "process_cpu_seconds_total", process="engine") > 1

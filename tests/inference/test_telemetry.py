@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.telemetry import families
-from appliance.telemetry.hub import Telemetry
+from appliance.telemetry.hub import Telemetry, TelemetryOptions
 from appliance.telemetry.ledger import StepLedger
 from appliance.telemetry.requests import Outcome, RequestReport
-from engine.wire import Load, ModelCard, Ready, StepDone, StepRecord
+from engine.wire import Load, ModelCard, Ready, StepDone, StepRecord, TenantLoad
 from tests.inference.conftest import text_answer
 from tests.inference.harness import House, start_house
 
@@ -152,3 +153,52 @@ def test_the_metrics_of_a_running_server_tell_of_its_requests(export: Path, card
         assert house.metric("step_seconds_count") >= 38
         assert house.metric("kernel_backend_info", backend="xla") == 1
         assert house.metric("startup_seconds", phase="compile") == 0.2
+        assert house.metric("rtt_seconds_count") == 2
+        assert house.metric("lane_ttft_seconds_count", lane="fast") == house.metric("lane_ttft_seconds_count", lane="slow") == 1
+
+
+def test_load_tells_an_autoscaler_what_waits_and_how_long(house: House) -> None:
+    assert house.client.get("/load").json() == {
+        "status": "ready", "running": 0, "queued": 0, "queued_tokens": 0, "oldest_wait_s": 0.0, "kv_used_ratio": 0.0,
+        "lanes": {lane: {"running": 0, "queued": 0, "oldest_wait_s": 0.0} for lane in ("fast", "slow", "batch")},
+    }  # fmt: skip
+    tenants = (TenantLoad("default", "fast", 1, 2, 300),)
+    house.on_loop(lambda: house.telemetry.note_load(load(running={"fast": 1}, queued={"fast": 2}, tenants=tenants)))
+    busy = house.client.get("/load").json()
+    assert (busy["running"], busy["queued"], busy["queued_tokens"], busy["kv_used_ratio"]) == (1, 2, 300, 0.3)
+    assert busy["lanes"]["fast"] == {"running": 1, "queued": 2, "oldest_wait_s": 0.0}
+
+
+def test_tenants_beyond_the_limit_share_a_label_and_nothing_of_them_is_lost(card: ModelCard) -> None:
+    telemetry = Telemetry(CollectorRegistry(), options=TelemetryOptions(max_tenants=1))
+    telemetry.sync_tenants(["busy", "quiet"])
+    telemetry.note_ready(Ready(card, "cpu", "xla", {}))
+    for tenant in ("busy", "quiet", "quiet"):
+        telemetry.settle(report(tenant_id=tenant))
+    assert [total(telemetry, "requests_total", tenant=tenant) for tenant in ("busy", "quiet", "other")] == [1, 0, 2]
+    assert telemetry.requests.num_observed == 3
+
+
+def test_openmetrics_is_what_a_scraper_gets_that_asks_for_it(house: House) -> None:
+    house.post("/v1/completions", {"prompt": "Hi", "max_tokens": 2})
+    answer = house.client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})
+    assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    names = {family.name for family in parse_openmetrics(answer.text)}
+    assert {"fairlane_requests", "fairlane_ttft_seconds", "fairlane_lane_ttft_seconds"} <= names
+
+
+def test_the_common_series_are_shown_under_vllms_names_where_asked_for(card: ModelCard) -> None:
+    telemetry = Telemetry(CollectorRegistry(), options=TelemetryOptions(vllm_names=True))
+    telemetry.sync_tenants(["default"])
+    telemetry.note_ready(Ready(card, "cpu", "xla", {}))
+    for lane in ("fast", "slow"):
+        telemetry.settle(report(lane=lane))
+    telemetry.note_load(load(running={"fast": 2, "slow": 1}, queued={"batch": 4}, preemptions={"memory": 2}, prefix_query_tokens=9))
+    labels = {"model_name": card.model_id, "engine": "0"}
+    found = {name: value for (name, has), value in samples(telemetry).items() if labels.items() <= set(has)}
+    shown = {name: found[f"vllm:{name}"] for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")}
+    assert shown == {"num_requests_running": 3, "num_requests_waiting": 4, "kv_cache_usage_perc": 0.3}
+    assert (found["vllm:prompt_tokens_total"], found["vllm:generation_tokens_total"]) == (20, 22)
+    assert (found["vllm:num_preemptions_total"], found["vllm:prefix_cache_queries_total"]) == (2, 9)
+    assert found["vllm:time_to_first_token_seconds_count"] == found["vllm:request_success_total"] == 2
+    assert not any(name.startswith("vllm:") for name, _ in samples(Telemetry(CollectorRegistry())))

@@ -69,9 +69,7 @@ class SystemController(Controller):
         _require_metrics_key(request, directory, metrics_need_key)
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))
         media_type = OPENMETRICS_MEDIA_TYPE if openmetrics else TEXT_MEDIA_TYPE
-        text = await asyncio.to_thread(telemetry.render, openmetrics=openmetrics)
-        # Litestar adds the charset; twice it would be an error to Prometheus
-        return Response(text, media_type=media_type.removesuffix("; charset=utf-8"))
+        return Response(await asyncio.to_thread(telemetry.render, openmetrics=openmetrics), media_type=media_type)
 
 
 def _require_metrics_key(request: Request[Any, Any, Any], directory: Directory, needed: bool) -> None:

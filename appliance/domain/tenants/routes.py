@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from litestar import Request, Router
+from litestar import Controller, Request, Router
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
@@ -12,7 +12,6 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.audit.controller import AuditController
 from appliance.domain.audit.service import Actor
 from appliance.domain.slas.controller import TierController
-from appliance.domain.system.lanes import LaneController
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.controller import KeyController, TenantController, TierEditor
 from appliance.domain.usage.controller import UsageController
@@ -24,8 +23,9 @@ ADMIN_STATE = "admin"
 READING_METHODS = frozenset({"GET", "HEAD"})
 
 
-def admin_router(control: Control) -> Router:
-    """The admin API. Reading needs scope `admin:read`, anything else `admin:write`; a body must be JSON."""
+def admin_router(control: Control, *more: type[Controller]) -> Router:
+    """The admin API; `more` are controllers that show other parts of the process. Reading needs scope `admin:read`, anything else
+    `admin:write`; a body must be JSON."""
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler) -> None:
         reads = connection.scope.get("method") in READING_METHODS
@@ -37,7 +37,7 @@ def admin_router(control: Control) -> Router:
 
     return Router(
         ADMIN_PATH,
-        route_handlers=[TenantController, KeyController, TierController, TierEditor, UsageController, AuditController, LaneController],
+        route_handlers=[TenantController, KeyController, TierController, TierEditor, UsageController, AuditController, *more],
         guards=[guard],
         dependencies={
             "store": Provide(lambda: control.store, sync_to_thread=False),
