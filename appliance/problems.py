@@ -179,13 +179,14 @@ def _on_appliance_error(request: Request[Any, Any, Any], error: ApplianceError) 
 def _on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[ErrorBody]:
     if error.status_code >= 500:
         return _on_unexpected(request, error)
-    return respond(_problem_of_litestar(error, request.method, request.url.path))
+    # the path from the scope: `request.url` is made of the Host header, too, and raises where that holds no valid port
+    return respond(_problem_of_litestar(error, request.method, request.scope["path"]))
 
 
 def _on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
     """A defect of ours: the client gets the id to tell us, the log gets the traceback."""
     request_id = request.scope.get("state", {}).get(REQUEST_ID_STATE, "")
-    log.error("unexpected_error", request_id=request_id, method=request.method, path=request.url.path, exc_info=error)
+    log.error("unexpected_error", request_id=request_id, method=request.method, path=request.scope["path"], exc_info=error)
     named = f" (request {request_id})" if request_id else ""
     return respond(Problem(500, _body(f"internal error{named}; the server's log has the cause", "server_error", "internal_error")))
 
