@@ -99,7 +99,7 @@ def test_a_patch_can_neither_rename_nor_revive_nor_move_a_key(admin: httpx.Clien
     key = admin.post("/tenants/default/keys", json={"name": "k"}).raise_for_status().json()
     for field, value in {"slug": "x", "created_at": "2000-01-01T00:00:00Z", "id": 1, "effective": {}}.items():
         assert error_of(admin.patch("/tenants/default", json={field: value}))["param"] == field
-    for field, value in {"tenant": "x", "scopes": ["admin:write"], "digest": "x", "disabled_at": None, "last4": "0000"}.items():
+    for field, value in {"tenant": "x", "prefix": "x", "digest": "x", "disabled_at": None, "last4": "0000"}.items():
         assert error_of(admin.patch(f"/tenants/default/keys/{key['id']}", json={field: value}))["param"] == field
     for field, value in {"name": "mine", "id": 1, "created_at": "x"}.items():
         assert field in error_of(admin.patch("/tiers/batch", json={field: value}))["message"]
