@@ -10,7 +10,7 @@ ApplianceError(message, code, param)
 ├── UnsupportedMedia        wrong content type (415)
 ├── OverOwnLimit            the tenant's own ceiling; `retry_after_s` (429 rate_limit_exceeded)
 │   └── OverBudget          the token budget is spent (429 insufficient_quota, x-should-retry: false)
-├── Unavailable             we are short; `reason` is overloaded, warming_up, draining, queue_timeout, engine_down (503)
+├── Unavailable             we are short; `reason` is overloaded, warming_up, draining, queue_timeout, deadline_exceeded, engine_down (503)
 └── EngineFailed            the engine died or failed the request after it was accepted (500)
 """
 

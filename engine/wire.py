@@ -190,6 +190,8 @@ class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_context_tokens: int | None = None
     output_caps_tokens: dict[str, int] = {}
     """By task: extract, chat, reason, other."""
+    output_cap_mode: Literal["fill", "clamp", "refuse"] = "fill"
+    """What becomes of an explicit `max_tokens` above the cap."""
     kv_reserve_ratio: float = 0.0
     kv_cap_ratio: float = 1.0
     tokens_per_day: int | None = None

@@ -12,6 +12,7 @@ from appliance.db.revision import BASE, MIGRATIONS_DIR, SchemaError, SchemaState
 from appliance.db.state import bump_version, read_version
 from appliance.domain.access.models import ApiKey
 from appliance.domain.audit.service import Actor
+from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import open_store
 from appliance.domain.tenants.models import Tenant
@@ -199,3 +200,22 @@ async def test_times_come_back_in_utc(control):
         tenant = (await session.scalars(select(Tenant))).one()
     assert tenant.created_at.tzinfo is UTC
     assert abs((datetime.now(UTC) - tenant.created_at).total_seconds()) < 60
+
+
+async def test_output_caps_that_were_always_held_still_are(settings):
+    url = sqlalchemy_url(settings)
+    await (await open_store(settings)).database.close()
+    await migrate(url, "0004")
+    await execute(
+        url,
+        "UPDATE sla_tier SET output_caps = '{\"chat\": 5}' WHERE name = 'standard'",
+        "UPDATE tenant SET overrides = '{\"output_caps\": 7}'",
+    )
+    await migrate(url)
+    database = Database(url)
+    async with database.read() as session:
+        modes = dict((await session.execute(select(SlaTier.name, SlaTier.output_cap_mode))).all())
+        overrides = (await session.scalars(select(Tenant))).one().overrides
+    await database.close()
+    assert modes == {"standard": "clamp", "interactive": "fill", "batch": "fill"}
+    assert overrides == {"output_caps": 7, "output_cap_mode": "clamp"}

@@ -9,7 +9,8 @@ from engine.wire import TenantPolicy
 EVERYTHING = Sla(
     weight=2.5, priority=3, lanes=("fast", "slow"), default_lane="slow", ttft_ms={"fast": 300}, tpot_ms=40, objective={"fast": 0.95},
     committed_tpm=1_000, tpm=2_000, rpm=60, max_concurrency=8, max_queued=16, queue_ttl_ms=1_500, max_context=4_096,
-    output_caps={"chat": 512}, kv_reserve=0.1, kv_cap=0.5, tokens_per_day=10_000, tokens_per_month=100_000, shadow_mode=True,
+    output_caps={"chat": 512}, output_cap_mode="refuse", kv_reserve=0.1, kv_cap=0.5, tokens_per_day=10_000, tokens_per_month=100_000,
+    shadow_mode=True,
 )  # fmt: skip
 
 
@@ -19,7 +20,8 @@ def test_every_field_reaches_the_policy_in_its_unit():
         ttft_s={"fast": 0.3}, tpot_s={"fast": 0.04, "slow": 0.04},
         objectives={"fast": 0.95, "slow": 0.99}, committed_tpm=1_000, tpm=2_000, rpm=60,
         max_concurrency=8, max_queued=16, queue_ttl_s=1.5, max_context_tokens=4_096, output_caps_tokens={"chat": 512},
-        kv_reserve_ratio=0.1, kv_cap_ratio=0.5, tokens_per_day=10_000, tokens_per_month=100_000, shadow_mode=True, version=7,
+        output_cap_mode="refuse", kv_reserve_ratio=0.1, kv_cap_ratio=0.5, tokens_per_day=10_000, tokens_per_month=100_000,
+        shadow_mode=True, version=7,
     )  # fmt: skip
 
 

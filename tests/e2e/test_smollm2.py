@@ -82,7 +82,13 @@ def test_sampling_fields_do_what_they_say(client: httpx.Client) -> None:
     first = plain["logprobs"]["tokens"][0]
     first_id = client.post("/tokenize", json={"prompt": first}).json()["tokens"][0]
     assert first not in complete(logit_bias={str(first_id): -100}, max_tokens=1)["text"]
-    assert complete(stop_token_ids=[first_id]) == {"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}
+    assert complete(stop_token_ids=[first_id]) == {
+        "text": "",
+        "index": 0,
+        "logprobs": None,
+        "finish_reason": "stop",
+        "finish_detail": "stop_token",
+    }
     assert complete(temperature=2.0, top_k=1)["text"] == plain["text"]
     assert complete(temperature=2.0, top_p=1e-6)["text"] == plain["text"]
     assert complete(ignore_eos=True, max_tokens=60)["finish_reason"] == "length"

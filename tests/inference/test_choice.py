@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.domain.inference.choice import Choice, Delta, Prompt
+from appliance.domain.inference.ends import Ends
 from appliance.text.model import TextModel
 from engine.wire import FinishReason, SequenceEvent, TokenLogprob
 
@@ -21,7 +22,9 @@ def events_of(ids: list[int], finish: FinishReason) -> list[SequenceEvent]:
 
 def run(model: TextModel, ids: list[int], stop: list[str], looks: set[int], finish: FinishReason, min_tokens: int = 0) -> list[Delta]:
     """Feed events one by one; a reader looks after those of `looks`, and at the end."""
-    choice = Choice(0, Prompt((5,)), model.tokenizer, stops=tuple(stop), min_tokens=min_tokens, echo=False, scores=True)
+    choice = Choice(
+        0, Prompt((5,)), model.tokenizer, ends=Ends(strings=tuple(stop)), bound="max_tokens", min_tokens=min_tokens, echo=False, scores=True
+    )
     deltas: list[Delta] = []
     for position, event in enumerate(events_of(ids, finish)):
         choice.feed(event, position + 1)
@@ -71,15 +74,24 @@ def test_scores_begin_inside_the_text_that_was_sent_and_never_behind_it(
 @settings(max_examples=100, deadline=None)
 @given(ids=token_ids, stop=stops, min_tokens=st.integers(0, 10))
 def test_no_stop_string_ends_an_output_before_min_tokens(model: TextModel, ids: list[int], stop: list[str], min_tokens: int) -> None:
-    choice = Choice(0, Prompt((5,)), model.tokenizer, stops=tuple(stop), min_tokens=min_tokens, echo=False, scores=False)
+    choice = Choice(
+        0,
+        Prompt((5,)),
+        model.tokenizer,
+        ends=Ends(strings=tuple(stop)),
+        bound="max_tokens",
+        min_tokens=min_tokens,
+        echo=False,
+        scores=False,
+    )
     for position, event in enumerate(events_of(ids, FinishReason.LENGTH)):
         choice.feed(event, position)
-        if choice.stopped_by_text:
+        if choice.ended_here:
             assert choice.num_tokens > min_tokens
 
 
 def test_events_after_the_end_change_nothing(model: TextModel) -> None:
-    choice = Choice(0, Prompt((5,)), model.tokenizer, stops=(), min_tokens=0, echo=False, scores=False)
+    choice = Choice(0, Prompt((5,)), model.tokenizer, ends=Ends(), bound="max_tokens", min_tokens=0, echo=False, scores=False)
     choice.feed(SequenceEvent(1, (33, 2), finish=FinishReason.STOP), 1)
     choice.feed(SequenceEvent(1, (34,)), 2)
     assert choice.drain().text == "1" and choice.num_tokens == 2
@@ -87,6 +99,6 @@ def test_events_after_the_end_change_nothing(model: TextModel) -> None:
 
 def test_an_end_that_nobody_asked_for_is_a_failure_with_the_engines_words(model: TextModel) -> None:
     for finish, message in ((FinishReason.ERROR, "out of pages"), (FinishReason.ABORT, "")):
-        choice = Choice(0, Prompt((5,)), model.tokenizer, stops=(), min_tokens=0, echo=False, scores=False)
+        choice = Choice(0, Prompt((5,)), model.tokenizer, ends=Ends(), bound="max_tokens", min_tokens=0, echo=False, scores=False)
         choice.feed(SequenceEvent(1, finish=finish, message=message), 1)
         assert choice.failure == (message or "the engine ended this request early")

@@ -35,7 +35,9 @@ POLICIES: dict[str, dict[str, Any]] = {
     "day": {"tokens_per_day": 20},
     "month": {"tokens_per_month": 20},
     "context": {"max_context_tokens": 20},
-    "caps": {"output_caps_tokens": {"other": 3, "chat": 4, "extract": 2}},
+    "caps": {"output_caps_tokens": {"other": 3, "chat": 4, "extract": 2}, "output_cap_mode": "clamp"},
+    "refusing": {"output_caps_tokens": {"other": 3}, "output_cap_mode": "refuse"},
+    "filling": {"output_caps_tokens": {"other": 3}},
     "ttl": {"queue_ttl_s": 0.05},
     "queued": {"max_queued": 1},
     "concurrency": {"max_concurrency": 1},
@@ -123,13 +125,30 @@ def test_output_caps_by_task(house: House) -> None:
         "route": ask(house, "caps", max_tokens=50),
         "chat": ask(house, "caps", "/v1/chat/completions", max_tokens=50),
         "header": ask(house, "caps", headers={"X-Task": "extract"}, max_tokens=50),
-        "without a cap": ask(house, "caps", headers={"X-Task": "reason"}, max_tokens=5),
+        "built in": ask(house, "caps", max_tokens=900, task="reason"),
         "below": ask(house, "caps", max_tokens=1),
+        "absent": ask(house, "caps"),
+        "filled": ask(house, "filling"),
+        "asked for": ask(house, "filling", max_tokens=50),
+        "asked for with a task": ask(house, "filling", max_tokens=50, task="other"),
     }
     tokens = {name: answer.json()["usage"]["completion_tokens"] for name, answer in lengths.items()}
-    assert tokens == {"route": 3, "chat": 4, "header": 2, "without a cap": 5, "below": 1}
+    assert tokens == {
+        "route": 3, "chat": 4, "header": 2, "built in": 768, "below": 1, "absent": 3, "filled": 3,
+        "asked for": 50, "asked for with a task": 3,
+    }  # fmt: skip
+    details = {name: answer.json()["choices"][0]["finish_detail"] for name, answer in lengths.items()}
+    assert details == {name: "max_tokens" if name in ("below", "asked for") else "output_cap" for name in lengths}
     assert lengths["route"].json()["choices"][0]["finish_reason"] == "length"
     refused(ask(house, "caps", headers={"X-Task": "poetry"}), 400, "invalid_value")
+    refused(ask(house, "caps", headers={"X-Task": "chat"}, task="reason"), 400, "invalid_value")
+
+
+def test_a_refusing_cap_refuses_what_is_above_it_with_the_number(house: House) -> None:
+    above = ask(house, "refusing", max_tokens=4)
+    refused(above, 400, "output_cap_exceeded")
+    assert "at most 3 tokens" in above.json()["error"]["message"]
+    assert ask(house, "refusing", max_tokens=3).status_code == ask(house, "refusing").status_code == 200
 
 
 def test_queue_ttl(house: House) -> None:

@@ -63,7 +63,13 @@ def test_a_chat_answer_has_the_shape_openai_documents(house: House) -> None:
         "object": "chat.completion",
         "model": MODEL,
         "choices": [
-            {"index": 0, "message": {"content": TEXT, "role": "assistant", "refusal": None}, "logprobs": None, "finish_reason": "stop"}
+            {
+                "index": 0,
+                "message": {"content": TEXT, "role": "assistant", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+                "finish_detail": "eos",
+            }
         ],
         "usage": {
             "prompt_tokens": 31,
@@ -88,14 +94,20 @@ def test_usage_comes_last_in_a_stream_that_asks_for_it_and_nowhere_else(house: H
 def test_the_output_ends_with_length_at_max_tokens(house: House) -> None:
     body = house.post("/v1/completions", {"prompt": "Hi", "max_tokens": 3}).json()
     assert body["choices"][0]["finish_reason"] == "length" and body["usage"]["completion_tokens"] == 3
-    assert house.post("/v1/completions", {"prompt": "Hi"}).json()["usage"]["completion_tokens"] == 16
     assert house.post("/generate", {"prompt": "Hi", "max_tokens": 2}).json()["finish_reason"] == "length"
 
 
-def test_a_chat_without_max_tokens_may_use_what_is_left_of_the_context(house: House, card: ModelCard) -> None:
-    house.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})
-    submit = house.engine.submits[-1]
-    assert submit.sampling.max_tokens == card.max_model_len - len(submit.prompt)
+def test_without_max_tokens_an_output_has_its_tasks_cap(house: House) -> None:
+    for path, fields, cap in (
+        ("/v1/completions", {}, 256),
+        ("/generate", {}, 256),
+        ("/v1/chat/completions", {}, 384),
+        ("/v1/completions", {"task": "extract"}, 96),
+        ("/v1/chat/completions", {"task": "reason"}, 768),
+    ):
+        body = {name: value for name, value in ROUTES[path].items() if name != "max_tokens"}
+        assert house.post(path, {**body, **fields}).status_code == 200
+        assert house.on_loop(lambda: house.engine.submits[-1]).sampling.max_tokens == cap
 
 
 def test_every_sampling_field_reaches_the_engine(house: House) -> None:
@@ -158,7 +170,7 @@ def test_logprobs_in_a_stream_tell_nothing_of_a_stop_string(house: House) -> Non
 def test_a_stop_string_frees_the_engine_at_once(house: House, model: Any) -> None:
     house.set_engine(answer=text_answer(model, "one two three four " * 50), step_s=0.001)
     body = house.post("/v1/completions", {"prompt": "Hi", "max_tokens": 200, "stop": " three"}).json()
-    assert body["choices"][0] == {"text": "one two", "index": 0, "logprobs": None, "finish_reason": "stop"}
+    assert body["choices"][0] == {"text": "one two", "index": 0, "logprobs": None, "finish_reason": "stop", "finish_detail": "stop_string"}
     house.until(lambda: not house.engine.running)
     assert house.engine.submits[-1].sequence_id in house.engine.aborted
 

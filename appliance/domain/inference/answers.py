@@ -50,6 +50,8 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     index: int
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    finish_detail: str | UnsetType = UNSET
+    """Ours, where the output has ended: `ends.FinishDetail`."""
 
 
 class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +98,8 @@ class ChatChoice(msgspec.Struct, frozen=True):
     message: ChatAnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    finish_detail: str | UnsetType = UNSET
+    """Ours, where the output has ended: `ends.FinishDetail`."""
 
 
 class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +123,8 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    finish_detail: str | UnsetType = UNSET
+    """Ours, where the output has ended: `ends.FinishDetail`."""
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +147,7 @@ class GenerateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     text: str | list[str]
     finish_reason: str | list[str]
+    finish_detail: str | list[str]
     usage: Usage
 
 
@@ -150,6 +157,7 @@ class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     text: str
     finish_reason: str | None
+    finish_detail: str | UnsetType = UNSET
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):

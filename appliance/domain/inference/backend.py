@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from appliance.domain.inference.job import Cancellation, Job
+from appliance.domain.inference.facts import Cancellation
+from appliance.domain.inference.job import Job
 from appliance.errors import Unavailable
 from appliance.text.model import TextModel
 from engine.client import EngineClient

@@ -3,8 +3,9 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from appliance.domain.inference.ends import Ends, EndWatch, FinishDetail
+from appliance.domain.inference.output_caps import Bound
 from appliance.text.detokenizer import MAX_CHAR_BYTES, Detokenizer
-from appliance.text.stops import StopMatcher
 from appliance.text.tokenizer import Tokenizer
 from engine.wire import FinishReason, SequenceEvent, TokenLogprob
 
@@ -33,6 +34,7 @@ class Delta:
     text: str = ""
     scored: list[ScoredToken] = field(default_factory=list[ScoredToken])
     finish_reason: str | None = None
+    finish_detail: FinishDetail | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -41,11 +43,12 @@ class Delta:
 
 
 class Choice:
-    """Counts tokens, turns them into text, ends at a stop string, lines log-probabilities up with the text sent."""
+    """Counts tokens, turns them into text, ends where the request wants it, lines log-probabilities up with the text sent."""
 
     def __init__(
-        self, index: int, prompt: Prompt, tokenizer: Tokenizer, *, stops: tuple[str, ...], min_tokens: int, echo: bool, scores: bool
+        self, index: int, prompt: Prompt, tokenizer: Tokenizer, *, ends: Ends, bound: Bound, min_tokens: int, echo: bool, scores: bool
     ) -> None:
+        """`bound`: what it means when the engine ends the output for its length."""
         self.index = index
         self.prompt = prompt
         self.num_tokens = 0
@@ -53,12 +56,15 @@ class Choice:
         self.first_token_ns = 0
         self.last_token_ns = 0
         self.finish_reason: str | None = None
+        self.finish_detail: FinishDetail | None = None
         self.failure: str | None = None
         """Why the engine ended it, where it did."""
         self._min_tokens = min_tokens
         self._echo = echo
         self._scores = scores
-        self._stops = StopMatcher(stops)
+        self._ends = ends
+        self._watch = EndWatch(ends)
+        self._bound: Bound = bound
         tail = () if echo else prompt.token_ids[-MAX_CHAR_BYTES:]
         self._detokenizer = Detokenizer(tokenizer.token_bytes, tail)
         self._text_chars = 0
@@ -73,9 +79,9 @@ class Choice:
         return self.finish_reason is not None or self.failure is not None
 
     @property
-    def stopped_by_text(self) -> bool:
-        """A stop string ended it: the engine does not know and must be told."""
-        return self._stops.matched is not None
+    def ended_here(self) -> bool:
+        """It ended by its text or its tokens: the engine does not know and must be told."""
+        return self._watch.found is not None
 
     def feed(self, event: SequenceEvent, now_ns: int) -> None:
         """Take one event of its sequence. What comes after its end is dropped."""
@@ -94,17 +100,22 @@ class Choice:
             self.num_tokens += 1
             if position < num_text:
                 self._append(token_id, event.logprobs[position] if self._scores else None)
-            if self._stops.matched is not None:
-                self.finish_reason = "stop"
+            if self._watch.found is not None:
+                self._finish("stop", self._watch.found)
                 return
         if event.finish is not None:
             self._end(event)
 
+    def cut(self) -> None:
+        """Its deadline has come: it ends with what it has."""
+        self._send(self._watch.finish(self._detokenizer.flush()))
+        self._finish("length", "deadline")
+
     def drain(self) -> Delta:
         """What was gained since the last call."""
         delta, self._delta = self._delta, Delta()
-        delta.finish_reason = self.finish_reason
-        whole = self.finish_reason is not None and not self.stopped_by_text
+        delta.finish_reason, delta.finish_detail = self.finish_reason, self.finish_detail
+        whole = self.finish_reason is not None and not self.ended_here
         while self._waiting and (whole or self._waiting[0].text_offset < self._sent_chars):
             delta.scored.append(self._waiting.popleft())
         return delta
@@ -114,21 +125,26 @@ class Choice:
             self._waiting.append(ScoredToken(token_id, score, self._text_chars))
         text = self._detokenizer.push(token_id)
         self._text_chars += len(text)
-        if text:
-            self._send(self._stops.push(text) if self.num_tokens > self._min_tokens else text)
+        self._send(self._watch.push(token_id, text, may_end=self.num_tokens > self._min_tokens))
 
     def _send(self, text: str) -> None:
         self._sent_chars += len(text)
         self._delta.text += text
 
     def _end(self, event: SequenceEvent) -> None:
-        if event.finish in (FinishReason.STOP, FinishReason.LENGTH):
-            self._send(self._stops.push(self._detokenizer.flush()))
-            if self._stops.matched is None:
-                self._send(self._stops.flush())
-            self.finish_reason = "length" if event.finish is FinishReason.LENGTH and self._stops.matched is None else "stop"
-        else:
+        if event.finish not in (FinishReason.STOP, FinishReason.LENGTH):
             self.failure = event.message or "the engine ended this request early"
+            return
+        self._send(self._watch.finish(self._detokenizer.flush()))
+        if self._watch.found is not None:
+            self._finish("stop", self._watch.found)
+        elif event.finish is FinishReason.LENGTH:
+            self._finish("length", self._bound)
+        else:
+            self._finish("stop", "stop_token" if event.stop_token_id in self._ends.token_ids else "eos")
+
+    def _finish(self, reason: str, detail: FinishDetail) -> None:
+        self.finish_reason, self.finish_detail = reason, detail
 
     def _repeat_prompt(self, event: SequenceEvent) -> None:
         """The prompt in front of the output: its own text where there is one, and its tokens' scores."""

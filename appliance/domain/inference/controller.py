@@ -11,8 +11,8 @@ from litestar.types import Receive, Scope, Send
 
 from appliance.domain.access.keys import bearer
 from appliance.domain.inference.answers import ModelAnswer, ModelListAnswer, TokenizeAnswer
+from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE, AnyRoute
-from appliance.domain.inference.job import Cancellation
 from appliance.domain.inference.service import Call, InferenceService
 from appliance.errors import NotFound, TooLarge
 from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_responses, require_json
@@ -105,6 +105,7 @@ def _call(request: AnyRequest, max_body_bytes: int) -> Call:
         raw_key=bearer(request.headers.get("authorization")),
         tenant_header=_tenant_header(request),
         task_header=request.headers.get("x-task"),
+        deadline_header=request.headers.get("x-deadline-ms"),
         answer_headers=state[ANSWER_HEADERS_STATE],
         read_body=lambda: read_body(request, max_body_bytes),
     )

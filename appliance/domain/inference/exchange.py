@@ -5,8 +5,9 @@ import asyncio
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.formats import Format, error_event, timing_of, usage_of
-from appliance.domain.inference.job import Cancellation, Job
+from appliance.domain.inference.job import Job
 from appliance.errors import ApplianceError
 from appliance.problems import problem_of
 from appliance.telemetry.split import server_timing

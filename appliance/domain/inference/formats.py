@@ -93,7 +93,7 @@ class CompletionFormat:
 
     def _choice(self, choice: Choice, delta: Delta) -> a.CompletionChoice:
         scores = self._logprobs(delta.scored) if self._scores else None
-        return a.CompletionChoice(delta.text, choice.index, scores, delta.finish_reason)
+        return a.CompletionChoice(delta.text, choice.index, scores, delta.finish_reason, delta.finish_detail or msgspec.UNSET)
 
     def _logprobs(self, scored: Sequence[ScoredToken]) -> a.CompletionLogprobs:
         text_of = self._tokenizer.token_text
@@ -127,7 +127,8 @@ class ChatFormat:
         is_first = choice.index not in self._begun
         self._begun.add(choice.index)
         gained = a.ChatDelta("assistant" if is_first else msgspec.UNSET, delta.text if delta.text or is_first else msgspec.UNSET)
-        chunk_choice = a.ChatChunkChoice(choice.index, gained, self._logprobs(delta.scored), delta.finish_reason)
+        detail = delta.finish_detail or msgspec.UNSET
+        chunk_choice = a.ChatChunkChoice(choice.index, gained, self._logprobs(delta.scored), delta.finish_reason, detail)
         return data_event(self._chunk([chunk_choice], None if self._include_usage else msgspec.UNSET))
 
     def closing(self, usage: a.Usage) -> bytes:
@@ -136,7 +137,13 @@ class ChatFormat:
     def body(self, outputs: Sequence[tuple[Choice, Delta]], usage: a.Usage) -> bytes:
         head = self._head
         choices = [
-            a.ChatChoice(choice.index, a.ChatAnswerMessage(delta.text), self._logprobs(delta.scored), delta.finish_reason)
+            a.ChatChoice(
+                choice.index,
+                a.ChatAnswerMessage(delta.text),
+                self._logprobs(delta.scored),
+                delta.finish_reason,
+                delta.finish_detail or msgspec.UNSET,
+            )
             for choice, delta in outputs
         ]
         return _encoder.encode(
@@ -173,7 +180,8 @@ class GenerateFormat:
         self._head = head
 
     def event(self, choice: Choice, delta: Delta) -> bytes:
-        return data_event(a.GenerateChunk(index=choice.index, text=delta.text, finish_reason=delta.finish_reason))
+        detail = delta.finish_detail or msgspec.UNSET
+        return data_event(a.GenerateChunk(index=choice.index, text=delta.text, finish_reason=delta.finish_reason, finish_detail=detail))
 
     def closing(self, usage: a.Usage) -> bytes:
         return DONE_EVENT
@@ -181,7 +189,8 @@ class GenerateFormat:
     def body(self, outputs: Sequence[tuple[Choice, Delta]], usage: a.Usage) -> bytes:
         texts = [delta.text for _, delta in outputs]
         reasons = [delta.finish_reason or "" for _, delta in outputs]
-        text, reason = (texts[0], reasons[0]) if len(outputs) == 1 else (texts, reasons)
-        return _encoder.encode(
-            a.GenerateAnswer(id=self._head.body_id, model=self._head.model, text=text, finish_reason=reason, usage=usage)
-        )
+        details: list[str] = [delta.finish_detail or "" for _, delta in outputs]
+        text, reason, detail = (texts[0], reasons[0], details[0]) if len(outputs) == 1 else (texts, reasons, details)
+        head = self._head
+        answer = a.GenerateAnswer(id=head.body_id, model=head.model, text=text, finish_reason=reason, finish_detail=detail, usage=usage)
+        return _encoder.encode(answer)

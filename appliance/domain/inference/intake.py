@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from appliance.domain.inference.choice import Prompt
+from appliance.domain.inference.ends import Ends, ends_of_task
 from appliance.domain.inference.formats import ChatFormat, CompletionFormat, Format, GenerateFormat, Head
+from appliance.domain.inference.output_caps import Bound, TaskCap, output_limit
 from appliance.domain.inference.parameters import (
     check_logprobs,
     check_token_ids,
     num_outputs,
-    output_tokens,
     sampling_of,
     shown,
     stop_strings,
@@ -33,22 +34,19 @@ from appliance.errors import Invalid
 from appliance.text.model import TextModel
 from engine.wire import Sampling
 
-DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's default of /v1/completions."""
-DEFAULT_CHAT_TOKENS = 4_096
-"""A chat without max_tokens ends with the context, and at the latest here."""
 MAX_PROMPT_CHARS_PER_TOKEN = 64
 """No tokenizer packs more text into a token on average; a longer text is refused before it is encoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intake:
-    """A checked request. `samplings` has one entry a prompt: how many tokens fit depends on its length."""
+    """A checked request. `samplings` has one entry a prompt: how many tokens fit depends on its length, and `bounds` says by what."""
 
     prompts: tuple[Prompt, ...]
     samplings: tuple[Sampling, ...]
+    bounds: tuple[Bound, ...]
     outputs_per_prompt: int
-    stops: tuple[str, ...]
+    ends: Ends
     echo: bool
     scores: bool
     make_format: Callable[[Head], Format]
@@ -59,15 +57,15 @@ class Intake:
         prompts = sum(len(prompt.token_ids) for prompt in self.prompts)
         return prompts + self.outputs_per_prompt * sum(sampling.max_tokens for sampling in self.samplings)
 
-    def capped(self, cap_tokens: int | None) -> "Intake":
-        """The same request with outputs of at most so many tokens; those that were to be longer end with `length`."""
-        if cap_tokens is None:
-            return self
-        samplings = tuple(
-            msgspec.structs.replace(each, max_tokens=min(each.max_tokens, cap_tokens), min_tokens=min(each.min_tokens, cap_tokens))
-            for each in self.samplings
-        )
-        return replace(self, samplings=samplings)
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a request is read by beside its body: the model, its output cap, the task it names, the seed to use where it has none."""
+
+    model: TextModel
+    cap: TaskCap
+    named_task: Task | None
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +77,11 @@ class Route[Body: SamplingFields]:
     id_prefix: str
     task: Task
     """What it is for where the request does not say."""
-    read: Callable[[Body, TextModel, int], Awaitable[Intake]]
-    """Body, model, the seed to use where the body has none. Raises `Invalid`."""
+    read: Callable[[Body, Terms], Awaitable[Intake]]
+    """Raises `Invalid`."""
 
 
-async def read_completion(body: CompletionRequest, model: TextModel, seed: int) -> Intake:
+async def read_completion(body: CompletionRequest, terms: Terms) -> Intake:
     """POST /v1/completions."""
     _check_stream_options(body, body.stream_options)
     logprobs = -1 if body.logprobs is None else check_logprobs("logprobs", body.logprobs)
@@ -92,60 +90,56 @@ async def read_completion(body: CompletionRequest, model: TextModel, seed: int) 
         raise Invalid(
             f"best_of is {shown(body.best_of)}; only the value of n, {n}, is supported", param="best_of", code="unsupported_parameter"
         )
-    prompts = await _read_prompts(body.prompt, model)
+    prompts = await _read_prompts(body.prompt, terms.model)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     echo = bool(body.echo)
+    asked = _Asked("prompt", "max_tokens", body.max_tokens, logprobs, logprobs if echo else -1)
+    samplings, bounds = _samplings(body, terms, prompts, asked)
     return Intake(
         prompts=prompts,
-        samplings=_samplings(
-            body,
-            model,
-            prompts,
-            "prompt",
-            "max_tokens",
-            body.max_tokens,
-            DEFAULT_COMPLETION_TOKENS,
-            seed,
-            logprobs,
-            logprobs if echo else -1,
-        ),
+        samplings=samplings,
+        bounds=bounds,
         outputs_per_prompt=n,
-        stops=stop_strings(body),
+        ends=_ends(body, terms),
         echo=echo,
         scores=logprobs >= 0,
-        make_format=lambda head: CompletionFormat(head, model.tokenizer, include_usage=include_usage, scores=logprobs >= 0),
+        make_format=lambda head: CompletionFormat(head, terms.model.tokenizer, include_usage=include_usage, scores=logprobs >= 0),
     )
 
 
-async def read_chat(body: ChatRequest, model: TextModel, seed: int) -> Intake:
+async def read_chat(body: ChatRequest, terms: Terms) -> Intake:
     """POST /v1/chat/completions."""
     _check_stream_options(body, body.stream_options)
     if body.top_logprobs is not None and not body.logprobs:
         raise Invalid("top_logprobs needs logprobs: true", param="top_logprobs")
     logprobs = check_logprobs("top_logprobs", body.top_logprobs or 0) if body.logprobs else -1
-    param, asked = _asked_tokens(body)
+    param, max_tokens = _asked_tokens(body)
     n = num_outputs(body.n, 1)
-    prompts = (await read_messages(body.messages, model),)
+    prompts = (await read_messages(body.messages, terms.model),)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    samplings, bounds = _samplings(body, terms, prompts, _Asked("messages", param, max_tokens, logprobs))
     return Intake(
         prompts=prompts,
-        samplings=_samplings(body, model, prompts, "messages", param, asked, DEFAULT_CHAT_TOKENS, seed, logprobs, -1),
+        samplings=samplings,
+        bounds=bounds,
         outputs_per_prompt=n,
-        stops=stop_strings(body),
+        ends=_ends(body, terms),
         echo=False,
         scores=logprobs >= 0,
-        make_format=lambda head: ChatFormat(head, model.tokenizer, include_usage=include_usage, scores=logprobs >= 0),
+        make_format=lambda head: ChatFormat(head, terms.model.tokenizer, include_usage=include_usage, scores=logprobs >= 0),
     )
 
 
-async def read_generate(body: GenerateRequest, model: TextModel, seed: int) -> Intake:
+async def read_generate(body: GenerateRequest, terms: Terms) -> Intake:
     """POST /generate."""
-    prompts = await _read_prompts(body.prompt, model)
+    prompts = await _read_prompts(body.prompt, terms.model)
+    samplings, bounds = _samplings(body, terms, prompts, _Asked("prompt", "max_tokens", body.max_tokens))
     return Intake(
         prompts=prompts,
-        samplings=_samplings(body, model, prompts, "prompt", "max_tokens", body.max_tokens, DEFAULT_COMPLETION_TOKENS, seed, -1, -1),
+        samplings=samplings,
+        bounds=bounds,
         outputs_per_prompt=num_outputs(body.n, 1),
-        stops=stop_strings(body),
+        ends=_ends(body, terms),
         echo=False,
         scores=False,
         make_format=GenerateFormat,
@@ -155,16 +149,6 @@ async def read_generate(body: GenerateRequest, model: TextModel, seed: int) -> I
 COMPLETIONS = Route("/v1/completions", CompletionRequest, "cmpl-", "other", read_completion)
 CHAT = Route("/v1/chat/completions", ChatRequest, "chatcmpl-", "chat", read_chat)
 GENERATE = Route("/generate", GenerateRequest, "gen-", "other", read_generate)
-
-
-def task_of(header: str | None, route: "AnyRoute") -> Task:
-    """What a request is for: as its header `X-Task` says, else as its route does. Raises `Invalid`."""
-    if header is None:
-        return route.task
-    for task in get_args(Task):
-        if header == task:
-            return task
-    raise Invalid(f"X-Task is {header[:64]!r}; it must be one of {', '.join(get_args(Task))}", param="X-Task")
 
 
 async def read_text(param: str, text: str, model: TextModel) -> Prompt:
@@ -217,23 +201,52 @@ def _read_ids(token_ids: list[int], model: TextModel) -> Prompt:
     return Prompt(tuple(token_ids))
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What differs between the routes: where prompts and the limit came from, and whose log-probabilities are wanted (-1: none)."""
+
+    source: str
+    param: str
+    max_tokens: int | None
+    logprobs: int = -1
+    prompt_logprobs: int = -1
+
+
 def _samplings(
-    body: SamplingFields,
-    model: TextModel,
-    prompts: tuple[Prompt, ...],
-    source: str,
-    param: str,
-    asked: int | None,
-    default: int,
-    seed: int,
-    logprobs: int,
-    prompt_logprobs: int,
-) -> tuple[Sampling, ...]:
-    """How each prompt's outputs are chosen; the first output uses the seed itself."""
-    card = model.card
-    limits = [output_tokens(param, asked, default, source=source, prompt_tokens=len(prompt.token_ids), card=card) for prompt in prompts]
-    first = sampling_of(body, card, seed=seed, max_tokens=min(limits), logprobs=logprobs, prompt_logprobs=prompt_logprobs)
-    return tuple(msgspec.structs.replace(first, max_tokens=limit) for limit in limits)
+    body: SamplingFields, terms: Terms, prompts: tuple[Prompt, ...], asked: _Asked
+) -> tuple[tuple[Sampling, ...], tuple[Bound, ...]]:
+    """How each prompt's outputs are chosen, and what bounds their length; the first output uses the seed itself."""
+    card = terms.model.card
+    limits = [
+        output_limit(
+            asked.param,
+            asked.max_tokens,
+            terms.cap,
+            source=asked.source,
+            prompt_tokens=len(prompt.token_ids),
+            context_tokens=card.max_model_len,
+        )
+        for prompt in prompts
+    ]
+    first = sampling_of(
+        body,
+        card,
+        seed=terms.seed,
+        max_tokens=min(limit.tokens for limit in limits),
+        logprobs=asked.logprobs,
+        prompt_logprobs=asked.prompt_logprobs,
+    )
+    return tuple(msgspec.structs.replace(first, max_tokens=limit.tokens) for limit in limits), tuple(limit.bound for limit in limits)
+
+
+def _ends(body: SamplingFields, terms: Terms) -> Ends:
+    return Ends(
+        strings=stop_strings(body),
+        token_ids=tuple(body.stop_token_ids or ()),
+        task=ends_of_task(terms.named_task, wants_stops=body.task_stops is not False),
+        on_json=bool(body.stop_on_json),
+        on_repetition=bool(body.stop_on_repetition),
+    )
 
 
 def _asked_tokens(body: ChatRequest) -> tuple[str, int | None]:

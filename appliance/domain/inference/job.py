@@ -1,57 +1,20 @@
 """One admitted request while the engine works on it: its outputs, its ticket, its one end."""
 
 import contextlib
-from asyncio import CancelledError, Future, TimerHandle, get_running_loop
+from asyncio import Future, TimerHandle, get_running_loop
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from appliance.domain.admission.service import Ticket
 from appliance.domain.inference.choice import Choice, Delta
+from appliance.domain.inference.facts import QUEUE_TIMEOUT, JobFacts, verdict_of
 from appliance.errors import ApplianceError, EngineFailed, Unavailable
-from appliance.problems import problem_of
-from appliance.telemetry.requests import MAX_BLOCKED_SPANS, MAX_MESSAGE_CHARS, Outcome, RequestReport
+from appliance.telemetry.requests import MAX_BLOCKED_SPANS, MAX_MESSAGE_CHARS, RequestReport
 from appliance.telemetry.split import Split, split_of
 from engine.client import EngineClient
 from engine.wire import SequenceEvent, Submit
 
-CLIENT_CLOSED_STATUS = 499
-"""Not sent to anybody: how logs name the status of a client that had gone (nginx)."""
-
-QUEUE_TIMEOUT = "queue_timeout"
-"""Error code and rejection reason of a request that waited too long."""
-RETRY_AFTER_EXPIRY_S = 5.0
 BLOCKED_NS = 1_000_000
 """A write that takes longer waited for the client."""
-
-
-class Cancellation(Exception):
-    """The request ends because nobody wants it any more. `cause` is one of the metric's values."""
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.cause = cause
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
-    """What is known of a request when it is admitted."""
-
-    request_id: str
-    route: str
-    tenant_id: str
-    lane: str
-    streamed: bool
-    received_ns: int
-    read_ns: int = 0
-    """The body was there."""
-    tokenized_ns: int = 0
-    opened_ns: int
-    outputs_per_prompt: int
-    key_id: str = ""
-    queue_ttl_s: float | None = None
-    """Longest wait for the first step, from receipt."""
-    shadow_mode: bool = False
-    """A request that waits too long is only counted."""
 
 
 class Job:
@@ -93,6 +56,9 @@ class Job:
         self._blocked_ns: list[tuple[int, int]] = []
         self._shadowed = ticket.shadowed
         self._expiry: TimerHandle | None = None
+        self._deadline: TimerHandle | None = None
+        self._is_cut = False
+        """Its deadline ended it, after some output."""
 
     # ---- from the engine
 
@@ -102,9 +68,11 @@ class Job:
         for submit, choice in zip(submits, self.choices, strict=True):
             self._client.submit(submit, self._take)
             self._choice_of[submit.sequence_id] = choice
+        loop, waited_s = get_running_loop(), (self._clock_ns() - self.facts.received_ns) / 1e9
         if self.facts.queue_ttl_s is not None:
-            waited_s = (self._clock_ns() - self.facts.received_ns) / 1e9
-            self._expiry = get_running_loop().call_later(self.facts.queue_ttl_s - waited_s, self._expire)
+            self._expiry = loop.call_later(self.facts.queue_ttl_s - waited_s, self._expire)
+        if self.facts.deadline_ms is not None:
+            self._deadline = loop.call_later(self.facts.deadline_ms / 1e3 - waited_s, self._end_at_deadline)
 
     def note_scheduled(self, time_ns: int) -> None:
         """A step held prefill work of this request for the first time."""
@@ -119,8 +87,22 @@ class Job:
         if self.facts.shadow_mode:
             self._shadowed = self._shadowed or QUEUE_TIMEOUT
             return
-        message = f"no step began within {self.facts.queue_ttl_s:g} s, the longest wait of this tenant's tier: try again shortly"
-        self.interrupt(Unavailable(message, reason=QUEUE_TIMEOUT, retry_after_s=RETRY_AFTER_EXPIRY_S))
+        self.interrupt(self.facts.queue_error())
+
+    def _end_at_deadline(self) -> None:
+        """Its own deadline: outputs end with what they have, and where none has anything it is an error."""
+        self._deadline = None
+        if not any(choice.num_tokens for choice in self.choices):
+            self.interrupt(self.facts.deadline_error())
+            return
+        self._client.abort(self._choice_of)
+        self._choice_of = {}
+        for choice in self.choices:
+            if not choice.is_over:
+                self._is_cut = True
+                choice.cut()
+                self._touched[choice.index] = choice
+        self._wake()
 
     def _stop_expiry(self) -> None:
         if self._expiry is not None:
@@ -158,7 +140,7 @@ class Job:
             self._observe_gap_s((now_ns - before_ns) / 1e9)
         if choice.failure is not None:
             self.interrupt(EngineFailed(choice.failure))
-        if choice.stopped_by_text and event.finish is None:
+        if choice.ended_here and event.finish is None:
             self._client.abort([event.sequence_id])
         self._touched[choice.index] = choice
         if self.facts.streamed or self.is_over:
@@ -235,6 +217,8 @@ class Job:
         self._client.abort(self._choice_of)
         self._choice_of = {}
         self._stop_expiry()
+        if self._deadline is not None:
+            self._deadline.cancel()
         report = self._report(error)
         refused = isinstance(error, Unavailable) and not self._first_sent_ns
         self._ticket.close(report.prompt_tokens + report.generated_tokens, refused=refused)
@@ -256,21 +240,20 @@ class Job:
         first_ns = min((choice.first_token_ns for choice in self.choices if choice.first_token_ns), default=0)
         longest = max(self.choices, key=lambda choice: choice.num_tokens)
         firsts = self.choices[:: facts.outputs_per_prompt]
-        outcome, status, code = _verdict(error, has_begun=bool(self._first_sent_ns))
-        cause = error.cause if isinstance(error, Cancellation) else ""
+        verdict = verdict_of(error, has_begun=bool(self._first_sent_ns), is_cut=self._is_cut)
         return RequestReport(
             request_id=facts.request_id,
             route=facts.route,
             tenant_id=facts.tenant_id,
             lane=facts.lane,
-            outcome=outcome,
-            status=status,
-            error_code=code,
-            rejection=QUEUE_TIMEOUT if outcome is Outcome.EXPIRED else "",
+            outcome=verdict.outcome,
+            status=verdict.status,
+            error_code=verdict.error_code,
+            rejection=QUEUE_TIMEOUT if verdict.error_code == QUEUE_TIMEOUT else "",
             shadowed=self._shadowed,
             key_id=facts.key_id,
-            stage=("decode" if first_ns else "prefill" if self.scheduled_ns else "queue") if cause else "",
-            cause=cause,
+            stage=("decode" if first_ns else "prefill" if self.scheduled_ns else "queue") if verdict.cause else "",
+            cause=verdict.cause,
             streamed=facts.streamed,
             num_sequences=len(self.choices),
             prompt_tokens=sum(len(choice.prompt.token_ids) for choice in firsts) if self.scheduled_ns else 0,
@@ -291,20 +274,3 @@ class Job:
             message=error.message[:MAX_MESSAGE_CHARS] if isinstance(error, ApplianceError) else "",
             ended_ns=self._clock_ns(),
         )
-
-
-def _verdict(error: BaseException | None, *, has_begun: bool) -> tuple[Outcome, int, str]:
-    """Outcome, HTTP status and error code of an end. A stream that has begun was answered 200, whatever follows."""
-    match error:
-        case None:
-            return Outcome.COMPLETED, 200, ""
-        case Cancellation():
-            return Outcome.CANCELLED, CLIENT_CLOSED_STATUS, ""
-        case Unavailable(reason="queue_timeout"):
-            return Outcome.EXPIRED, problem_of(error).status, error.code
-        case ApplianceError():
-            return Outcome.FAILED, 200 if has_begun else problem_of(error).status, error.code
-        case CancelledError():
-            return Outcome.FAILED, 200 if has_begun else 503, "draining"
-        case _:
-            return Outcome.FAILED, 200 if has_begun else 500, "internal_error"

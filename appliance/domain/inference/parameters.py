@@ -18,6 +18,10 @@ SEED_MASK = 0xFFFF_FFFF
 """The wire's seeds have 32 bits."""
 
 
+MAX_DEADLINE_MS = 86_400_000
+"""A day."""
+
+_DECIMAL = re.compile("[0-9]{1,18}")
 _TOKEN_ID = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 """One spelling for each id, so that no two entries are the same one."""
 
@@ -94,30 +98,20 @@ def num_outputs(n: int | None, num_prompts: int) -> int:
     return wanted
 
 
-def output_tokens(param: str, asked: int | None, default: int, *, source: str, prompt_tokens: int, card: ModelCard) -> int:
-    """Most tokens of an output after a prompt, which came in the field `source`; `default` is cut to what is left of the context.
-
-    Raises:
-        Invalid: the prompt fills the context, or more is asked for than is left; both numbers are in the message.
-    """
-    left = card.max_model_len - prompt_tokens
-    if left < 1:
-        raise Invalid(
-            f"the prompt has {prompt_tokens} tokens; the context is {card.max_model_len} tokens, prompt and output together",
-            param=source,
-            code="context_length_exceeded",
-        )
-    if asked is None:
-        return min(default, left)
-    if asked < 1:
-        raise Invalid(f"{param} is {shown(asked)}; it must be at least 1", param=param)
-    if asked > left:
-        raise Invalid(
-            f"{param} is {shown(asked)} and the prompt has {prompt_tokens} tokens: at most {left} fit the context of {card.max_model_len}",
-            param=param,
-            code="context_length_exceeded",
-        )
-    return asked
+def deadline_ms_of(field: int | None, header: str | None) -> int | None:
+    """Milliseconds from receipt that a request may take, from its body or its header `X-Deadline-Ms`. Raises `Invalid`."""
+    if header is None:
+        name, wanted = "deadline_ms", field
+    elif not _DECIMAL.fullmatch(header):
+        raise Invalid(f"X-Deadline-Ms is {header[:MAX_SHOWN_DIGITS]!r}; send whole milliseconds, like 1500", param="X-Deadline-Ms")
+    elif field is not None and field != int(header):
+        message = f"deadline_ms is {shown(field)} in the body and {header} in the header X-Deadline-Ms: send one of them"
+        raise Invalid(message, param="deadline_ms")
+    else:
+        name, wanted = "X-Deadline-Ms", int(header)
+    if wanted is not None:
+        check_range(name, wanted, 1, MAX_DEADLINE_MS)
+    return wanted
 
 
 def check_logprobs(param: str, number: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.domain.lanes.decisions import ServiceTier
+from appliance.domain.slas.decisions import Task
 from appliance.errors import Invalid
 
 type PromptInput = str | list[str | int | list[int]]
@@ -49,6 +50,17 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Outputs for each prompt."""
     service_tier: ServiceTier | None = None
     """auto and default: the tenant's tier decides; priority: interactive; flex: batch."""
+    task: Task | None = None
+    """What the output is for; brings the task's cap and, unless `task_stops` is false, its ends. The header `X-Task` says the same."""
+    task_stops: bool | None = None
+    """False: without the ends that come with the task."""
+    stop_on_repetition: bool | None = None
+    """End an output that loops."""
+    stop_on_json: bool | None = None
+    """End an output behind its first whole JSON object or array."""
+    deadline_ms: int | None = None
+    """Milliseconds from receipt after which an output ends with what it has; a request without a token by then is answered 503. The header
+    `X-Deadline-Ms` says the same."""
     user: str | None = None
     """Taken and not used."""
 
@@ -66,7 +78,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: PromptInput
     """What the model continues: text, texts, token ids, or lists of them."""
     max_tokens: int | None = None
-    """Most tokens of an output; 16 without it."""
+    """Most tokens of an output; the task's cap without it."""
     logprobs: int | None = None
     """Log-probabilities of the output's tokens and of so many likeliest ones, 0 to 20."""
     echo: bool | None = None
@@ -109,7 +121,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     messages: list[ChatMessage]
     """The conversation so far, as the model's chat template takes it."""
     max_tokens: int | None = None
-    """Most tokens of an output; what is left of the context, capped, without it."""
+    """Most tokens of an output; the task's cap without it."""
     max_completion_tokens: int | None = None
     """The newer name of max_tokens."""
     logprobs: bool | None = None
@@ -126,7 +138,7 @@ class GenerateRequest(SamplingFields, kw_only=True):
     prompt: str
     """What the model continues."""
     max_tokens: int | None = None
-    """Most tokens of the output; 16 without it."""
+    """Most tokens of the output; the task's cap without it."""
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -14,10 +14,12 @@ from appliance.domain.inference.answers import ModelAnswer, TokenizeAnswer
 from appliance.domain.inference.backend import Backend, Served
 from appliance.domain.inference.choice import Choice
 from appliance.domain.inference.exchange import Exchange
+from appliance.domain.inference.facts import CLIENT_CLOSED_STATUS, Cancellation, JobFacts
 from appliance.domain.inference.formats import Head
-from appliance.domain.inference.intake import AnyRoute, Intake, read_messages, read_text, task_of
-from appliance.domain.inference.job import CLIENT_CLOSED_STATUS, Cancellation, Job, JobFacts
-from appliance.domain.inference.parameters import SEED_MASK
+from appliance.domain.inference.intake import AnyRoute, Intake, Terms, read_messages, read_text
+from appliance.domain.inference.job import Job
+from appliance.domain.inference.output_caps import cap_of, task_of
+from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
 from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
 from appliance.domain.lanes.decisions import propose_lane
 from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
@@ -41,6 +43,7 @@ class Call:
     raw_key: str | None
     tenant_header: str | None
     task_header: str | None = None
+    deadline_header: str | None = None
     answer_headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
     """Where headers go that the answer gets whatever it is."""
     read_body: Callable[[], Awaitable[bytes]]
@@ -85,6 +88,7 @@ class InferenceService:
             read_ns = self._clocks.monotonic_ns()
             body: SamplingFields = decode_request(content, route.body_type)
             _check_model(body.model, principal, served)
+            deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
             intake, too_long = await self._read(call, route, body, principal.policy, served.model)
             tokenized_ns = self._clocks.monotonic_ns()
             prompt_tokens = max(len(prompt.token_ids) for prompt in intake.prompts)
@@ -117,6 +121,7 @@ class InferenceService:
             key_id=principal.key_id,
             queue_ttl_s=principal.policy.queue_ttl_s,
             shadow_mode=principal.policy.shadow_mode,
+            deadline_ms=deadline_ms,
         )
         job = Job(
             facts,
@@ -159,17 +164,17 @@ class InferenceService:
     async def _read(self, call: Call, route: AnyRoute, body: SamplingFields, policy: TenantPolicy, model: TextModel) -> tuple[Intake, str]:
         """The checked request within the tenant's longest context and its output cap; in shadow mode within the model's own,
         and the limit that would have refused it."""
-        seed, task = self._rng.getrandbits(32), task_of(call.task_header, route)
+        named = task_of(body.task, call.task_header)
+        terms = Terms(model, cap_of(policy, named, route.task), named, self._rng.getrandbits(32))
         if policy.max_context_tokens is None:
-            narrow = model
-        else:
-            card = msgspec.structs.replace(model.card, max_model_len=min(model.card.max_model_len, policy.max_context_tokens))
-            narrow = replace(model, card=card)
+            return await route.read(body, terms), ""
+        card = msgspec.structs.replace(model.card, max_model_len=min(model.card.max_model_len, policy.max_context_tokens))
+        narrow = replace(terms, model=replace(model, card=card))
         if not policy.shadow_mode:
-            return (await route.read(body, narrow, seed)).capped(policy.output_caps_tokens.get(task)), ""
-        intake: Intake = await route.read(body, model, seed)
+            return await route.read(body, narrow), ""
+        intake: Intake = await route.read(body, terms)
         try:
-            await route.read(body, narrow, seed)
+            await route.read(body, narrow)
         except Invalid:
             return intake, "too_long"
         return intake, ""
@@ -187,6 +192,11 @@ class InferenceService:
             for choice, sampling in zip(job.choices, _samplings(intake), strict=True)
         ]
         self._backend.add(job, [submit.sequence_id for submit in submits])
+        deadline_ns = job.facts.deadline_ns
+        if deadline_ns is not None and self._clocks.monotonic_ns() >= deadline_ns:
+            late = job.facts.deadline_error()
+            job.settle(late)
+            raise late
         try:
             job.submit(submits)
             self._telemetry.engine.note_submit(submits[-1].sequence_id)
@@ -265,12 +275,13 @@ def _choices(intake: Intake, served: Served) -> list[Choice]:
             prompt_index * n + output_index,
             prompt,
             tokenizer,
-            stops=intake.stops,
+            ends=intake.ends,
+            bound=bound,
             min_tokens=sampling.min_tokens,
             echo=intake.echo,
             scores=intake.scores,
         )
-        for prompt_index, (prompt, sampling) in enumerate(zip(intake.prompts, intake.samplings, strict=True))
+        for prompt_index, (prompt, sampling, bound) in enumerate(zip(intake.prompts, intake.samplings, intake.bounds, strict=True))
         for output_index in range(n)
     ]
 

@@ -10,6 +10,7 @@ from engine.wire import DEFAULT_OBJECTIVE, TenantPolicy
 
 Lane = Literal["fast", "slow", "batch"]
 Task = Literal["extract", "chat", "reason", "other"]
+OutputCapMode = Literal["fill", "clamp", "refuse"]
 MAX_COUNT = 2**53
 """JSON readers keep integers exact up to here."""
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
@@ -53,7 +54,10 @@ class Sla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_context: Positive | None = None
     """Longest prompt plus output."""
     output_caps: Positive | dict[Task, Positive] | None = None
-    """Most output tokens: a number for all tasks, or one by task."""
+    """Most output tokens: a number for all tasks, or one by task; a task without one has the built-in cap."""
+    output_cap_mode: OutputCapMode = "fill"
+    """What a cap does to an explicit `max_tokens` above it: `fill` nothing unless the request names its task, `clamp` lowers it,
+    `refuse` answers 400. Where there is no `max_tokens`, the cap is taken in any mode."""
     kv_reserve: Ratio = 0.0
     """Share of the KV pool kept for the tenant."""
     kv_cap: Ratio = 1.0
@@ -149,6 +153,7 @@ def policy_of(tenant_id: str, trust_group: str, tier: str, sla: Sla, version: in
         queue_ttl_s=None if sla.queue_ttl_ms is None else sla.queue_ttl_ms / 1000,
         max_context_tokens=sla.max_context,
         output_caps_tokens=_caps_by_task(sla.output_caps),
+        output_cap_mode=sla.output_cap_mode,
         kv_reserve_ratio=sla.kv_reserve,
         kv_cap_ratio=sla.kv_cap,
         tokens_per_day=sla.tokens_per_day,

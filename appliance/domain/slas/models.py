@@ -35,6 +35,7 @@ class SlaTier(Base):
     queue_ttl_ms: Mapped[int | None] = mapped_column(BigInteger)
     max_context: Mapped[int | None] = mapped_column(BigInteger)
     output_caps: Mapped[Any] = mapped_column(JSON)
+    output_cap_mode: Mapped[str] = mapped_column(String(8))
     kv_reserve: Mapped[float] = mapped_column(Float)
     kv_cap: Mapped[float] = mapped_column(Float)
     tokens_per_day: Mapped[int | None] = mapped_column(BigInteger)
