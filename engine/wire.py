@@ -62,6 +62,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who goes first: by arrival, by tenants' priority, by turns of requests, by fair shares of tokens (the last two share memory, too)."""
     max_step_ms: int = 30
     """A step with prefill work is predicted to take at most so many milliseconds, as the next request may arrive in it; 0 is no bound."""
+    eviction_policy: Literal["lru", "lfu", "size", "weighted-lru", "decayed-lfu"] = "weighted-lru"
+    """Which cached page goes first: unused for longest, wanted least often, of who caches most for its weight, unused for longest in
+    proportion to the tenant's weight, wanted least often lately for weight and cached pages. Never below a tenant's reserve."""
+    enable_kv_quota: bool = True
+    """Keep tenants' KV reserves, caps and shares. Off: whoever comes first has the memory."""
     decode_buckets: tuple[int, ...] = ()
     """Rows of decode-only steps; each shape is compiled before ready. Empty takes the defaults of `engine.scheduling.buckets`."""
     prefill_buckets: tuple[int, ...] = ()
@@ -357,6 +362,9 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     """Token slots in use inside used pages (fragmentation = 1 - slots / (pages_used * block size))."""
     step_model_error_ratio: float = 1.0
     """P99 over recent steps of measured over predicted time, before the correction by this very number."""
+    eviction_policy: str = ""
+    evictions: dict[str, int] = {}
+    """Pages by why they were their tenant's to lose: over_cap, over_reserve, own."""
 
 
 class WorkShare(msgspec.Struct, frozen=True, array_like=True):

@@ -1,12 +1,14 @@
 """Which sequence has which pages: the page pool and the prefix cache, seen from a sequence."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.scheduling.eviction import LeastRecentlyUsed
+from engine.scheduling.eviction import POLICIES
 from engine.scheduling.limits import Limits
 from engine.scheduling.pages import PagePool
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.request import Sequence
+from engine.wire import TenantPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class Match:
 
 
 NO_MATCH = Match((), 0, None)
+PINNED_TENANT = "fairlane"
+"""Common prefixes count as ours."""
 
 
 class KvMemory:
@@ -32,7 +36,7 @@ class KvMemory:
         self._limits = limits
         self._size = limits.page_size
         self.cache = PrefixCache(limits.page_size, limits.cache_version)
-        self.pool = PagePool(limits.num_pages, self.cache, LeastRecentlyUsed())
+        self.pool = PagePool(limits.num_pages, self.cache, POLICIES[limits.eviction_policy])
         self._announced: dict[bytes, int] = {}
         self._pinned: dict[int, None] = {}
 
@@ -40,6 +44,26 @@ class KvMemory:
     def num_pinned(self) -> int:
         """Pages of common prefixes: they count as used, and nothing evicts them."""
         return len(self._pinned)
+
+    def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
+        """Reserves and caps. What is reserved leaves room for one sequence of the longest length."""
+        if self._limits.enable_kv_quota:
+            longest = self._limits.pages_for(self._limits.max_model_len)
+            self.pool.set_policies(policies, self._limits.num_pages - self.num_pinned - longest)
+
+    def has_room(self, sequence: Sequence, pages: int, *, keep_back: int = 0) -> bool:
+        """Whether a waiting sequence may take so many pages: they are there beside what is set aside for other tenants and promised
+        to running sequences, `keep_back` are left, and its tenant stays within its cap. One sequence of a tenant may always run."""
+        holding = self.pool.holdings.of(sequence.submit.tenant_id)
+        if holding.sequences and max(1, pages + holding.promised) > holding.room_under_cap:
+            return False
+        others = self.pool.holdings.spoken_for - holding.spoken_for
+        return pages + holding.promised + others + keep_back <= self.pool.num_free + self.pool.num_cached
+
+    def is_held_by_cap(self, tenant_id: str) -> bool:
+        """Only the tenant's own pages would help it: it holds as many as it may."""
+        holding = self.pool.holdings.of(tenant_id)
+        return holding.sequences > 1 and not holding.room_under_cap
 
     def is_announced(self, key: bytes) -> bool:
         """A running prefill will compute the page with this key."""
@@ -70,10 +94,13 @@ class KvMemory:
 
     def adopt(self, sequence: Sequence, match: Match) -> None:
         """Give a newly admitted sequence its cached prefix; announce the pages that its prefill will compute."""
+        tenant_id = sequence.submit.tenant_id
         for page in match.pages:
-            self.pool.retain(page)
+            self.pool.retain(page, tenant_id)
+        self.pool.holdings.of(tenant_id).sequences += 1
         sequence.pages = list(match.pages)
-        sequence.adopted_pages = sequence.registered_pages = len(match.pages)
+        sequence.registered_pages = len(match.pages)
+        self._promise(sequence)
         sequence.planned_tokens = sequence.computed_tokens = len(match.pages) * self._size
         if self._limits.enable_prefix_caching:
             sequence.announced_pages = len(sequence.tokens) // self._size
@@ -83,15 +110,18 @@ class KvMemory:
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Room for the sequence's first `tokens` tokens, or False and nothing changed."""
         missing = self._limits.pages_for(tokens) - len(sequence.pages)
-        if missing > self.pool.num_available:
+        if missing <= 0:
+            return True
+        if missing > self._available(sequence):
             return False
         for _ in range(missing):
-            sequence.pages.append(self.pool.take())
+            sequence.pages.append(self.pool.take(sequence.submit.tenant_id))
+        self._promise(sequence)
         return True
 
     def room(self, sequence: Sequence) -> int:
         """Tokens the sequence could hold with every page that is to be had."""
-        return (len(sequence.pages) + self.pool.num_available) * self._size
+        return (len(sequence.pages) + self._available(sequence)) * self._size
 
     def register(self, sequence: Sequence) -> None:
         """Offer the full pages of committed tokens to the prefix cache; nobody waits for them any longer."""
@@ -114,6 +144,9 @@ class KvMemory:
                 del self._announced[key]
         for page in reversed(sequence.pages):
             self.pool.release(page)
+        holding = self.pool.holdings.of(sequence.submit.tenant_id)
+        holding.sequences -= 1
+        self.pool.holdings.promise(holding, -sequence.promised_pages)
 
     def pin(self, salt: str, tokens: tuple[int, ...]) -> int:
         """Reference the cached full pages of `tokens` for ever; how many leading pages are pinned now."""
@@ -125,7 +158,7 @@ class KvMemory:
             if page is None:
                 return index
             if page not in self._pinned:
-                self.pool.retain(page)
+                self.pool.retain(page, PINNED_TENANT)
                 self._pinned[page] = None
         return full
 
@@ -139,6 +172,19 @@ class KvMemory:
         self.pool.check()
         assert self.pool.num_used == len(self._pinned), f"idle, but {self.pool.num_used} pages are used and {len(self._pinned)} pinned"
         assert not self._announced, f"idle, but {len(self._announced)} pages are awaited"
+
+    def _available(self, sequence: Sequence) -> int:
+        """Pages that a running sequence can get."""
+        holding = self.pool.holdings.of(sequence.submit.tenant_id)
+        available = self.pool.available_to(sequence.submit.tenant_id)
+        return available if holding.sequences <= 1 else min(available, holding.room_under_cap)
+
+    def _promise(self, sequence: Sequence) -> None:
+        """One page at least, so that an admission is not undone by the next few decodes; none where all were taken at once."""
+        missing = self._limits.pages_for(sequence.expected_tokens) - len(sequence.pages)
+        promised = max(missing, 0 if len(sequence.pages) >= self._limits.pages_for(sequence.max_tokens - 1) else 1)
+        self.pool.holdings.promise(self.pool.holdings.of(sequence.submit.tenant_id), promised - sequence.promised_pages)
+        sequence.promised_pages = promised
 
     def _reads_cache(self, sequence: Sequence) -> bool:
         # Prompt log-probabilities need a forward pass over every prompt token.

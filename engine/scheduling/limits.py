@@ -26,6 +26,8 @@ class Limits:
     preempt_every_steps: int = 0
     scheduling_policy: str = "fcfs"
     max_step_ms: int = 0
+    eviction_policy: str = "weighted-lru"
+    enable_kv_quota: bool = True
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
@@ -56,4 +58,6 @@ def limits_of(
         preempt_every_steps=config.preempt_every_steps,
         scheduling_policy=config.scheduling_policy,
         max_step_ms=config.max_step_ms,
+        eviction_policy=config.eviction_policy,
+        enable_kv_quota=config.enable_kv_quota,
     )

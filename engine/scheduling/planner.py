@@ -41,6 +41,9 @@ class Planner:
         """
         start_ns = now_ns + round(ahead_s * 1e9)
         if self._policy.is_fair:
+            in_the_way = self._roster.batch_in_the_way()
+            if in_the_way is not None:
+                self._roster.preempt(in_the_way, "memory")
             self._make_way(now_ns)
         if not lone_possible:
             return self._fill(Draft(self._limits), now_ns, start_ns)
@@ -75,12 +78,15 @@ class Planner:
     def _make_room_for_decode(self, sequence: Sequence, victims: list[Sequence]) -> bool:
         """Strongest claim first, so a victim is the sequence itself or one that is not in the plan yet."""
         while not self._memory.grow(sequence, sequence.planned_tokens + 1):
-            victim = next((other for other in reversed(victims) if other.slot >= 0 and not is_protected(other)), None)
+            victim = next((other for other in reversed(victims) if self._can_yield(other, sequence)), None)
             assert victim is not None, "a sequence that lacks a page can itself be preempted"
             self._roster.preempt(victim, "memory")
             if victim is sequence:
                 return False
         return True
+
+    def _can_yield(self, other: Sequence, sequence: Sequence) -> bool:
+        return other.slot >= 0 and not is_protected(other) and self._roster.shares.may_lose_to(other, sequence.submit.tenant_id)
 
     # ---- prefills
 
@@ -182,13 +188,8 @@ class Planner:
         return self._roster.shares.has_row(sequence.submit.tenant_id, turn.slots)
 
     def _has_pages(self, sequence: Sequence, missing: int) -> bool:
-        needed = missing + self._roster.pages_promised()
-        if self._policy.is_fair:
-            tenant_id = sequence.submit.tenant_id
-            if not self._roster.shares.within_cap(tenant_id, missing):
-                return False
-            needed += self._roster.shares.pages_kept_back(tenant_id)
-        return needed <= self._memory.pool.num_available
+        keep_back = self._roster.shares.pages_kept_back(sequence) if self._policy.is_fair else 0
+        return self._memory.has_room(sequence, missing, keep_back=keep_back)
 
     def _match_unless_held(self, sequence: Sequence) -> Match | None:
         """None: the next pages it lacks are being computed by a running prefill; soon it can have them for nothing."""
@@ -199,23 +200,29 @@ class Planner:
         return None if match.awaited_key is not None else match
 
     def _make_way(self, now_ns: int) -> None:
-        """Preempt sequences of tenants beyond their share for the first waiting one of a tenant within its share."""
-        shares = self._roster.shares
-        if not len(self._policy) or not self._roster.num_free_slots or not self._roster.accounts.others_may_come:
+        """For the first waiting sequence with a claim: preempt batch work, then sequences of tenants beyond their share. A tenant within
+        its share has a claim, and interactive work to the place of its own tenant's batch work."""
+        shares, running = self._roster.shares, self._roster.running
+        if not len(self._policy) or not self._roster.num_free_slots:
             return
-        waiting = self._policy.order((), now_ns, with_waiting=True)
-        over = {sequence.submit.tenant_id: shares.is_over(sequence.submit.tenant_id) for sequence in self._roster.running}
-        first = next((s for s in waiting if not over.get(s.submit.tenant_id, False)), None)
-        if first is None:
+        with_batch = {sequence.submit.tenant_id for sequence in running if sequence.submit.lane == "batch"}
+        if not self._roster.accounts.others_may_come and not with_batch:
             return
+        over = {name: shares.is_over(name) for name in dict.fromkeys(sequence.submit.tenant_id for sequence in running)}
+        for first in self._policy.order((), now_ns, with_waiting=True):
+            tenant_id = first.submit.tenant_id
+            if not over.get(tenant_id, False) or (first.submit.lane != "batch" and tenant_id in with_batch):
+                self._make_way_for(first)
+                return
+
+    def _make_way_for(self, first: Sequence) -> None:
         match = self._match_unless_held(first)
         if match is None:
             return
         missing = self._memory.missing_pages(first, self._roster.tokens_to_hold(first), match)
-        if shares.is_over(first.submit.tenant_id, missing):
-            return
+        is_within = not self._roster.shares.is_over(first.submit.tenant_id, missing)
         while not self._has_pages(first, missing):
-            victim = self._roster.weakest_of_others(first.submit.tenant_id)
-            if victim is None or not shares.is_over(victim.submit.tenant_id):
+            victim = self._roster.victim_for(first, is_within_share=is_within)
+            if victim is None:
                 return
             self._roster.preempt(victim, "memory")

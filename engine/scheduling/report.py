@@ -88,6 +88,7 @@ def load_of(
     counters: Counters,
     compiles_after_ready: int,
     step_model_error_ratio: float,
+    eviction_policy: str,
 ) -> Load:
     """The load report. Shared and pinned pages are full; only a sequence's own last pages have empty slots."""
     tenants = tenant_loads(running, waiting)
@@ -104,13 +105,15 @@ def load_of(
         tenants=tenants,
         preemptions=dict(counters.preemptions),
         recomputed_tokens=counters.recomputed_tokens,
-        evicted_pages=pool.num_evicted,
+        evicted_pages=sum(pool.num_evicted.values()),
         prefix_query_tokens=counters.prefix_query_tokens,
         prefix_hit_tokens=counters.prefix_hit_tokens,
         pad_tokens=counters.pad_tokens,
         compiles_after_ready=compiles_after_ready,
         kv_slots_used=pool.num_used * page_size - empty_slots,
         step_model_error_ratio=step_model_error_ratio,
+        eviction_policy=eviction_policy,
+        evictions={victim: pages for victim, pages in pool.num_evicted.items()},
     )
 
 

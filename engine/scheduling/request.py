@@ -27,8 +27,10 @@ class Sequence:
     """Positions whose K and V are written by some plan."""
     computed_tokens: int = 0
     """Positions whose K and V are written by a committed plan, or came from the prefix cache."""
-    adopted_pages: int = 0
-    """Leading pages that came from the prefix cache."""
+    expected_tokens: int = 0
+    """Prompt and output that its tenant's recent outputs make likely; its pages are promised to it when it starts."""
+    promised_pages: int = 0
+    """Of these, those it has not taken yet."""
     registered_pages: int = 0
     """Leading full pages that were offered to the prefix cache."""
     announced_pages: int = 0
@@ -84,7 +86,7 @@ class Sequence:
         self.epoch += 1
         self.pages = []
         self.sent_pages = self.planned_tokens = self.computed_tokens = 0
-        self.adopted_pages = self.registered_pages = self.announced_pages = self.in_flight_samples = 0
+        self.registered_pages = self.announced_pages = self.in_flight_samples = self.promised_pages = 0
         self.slot = -1
         self.decoding = False
         self.awaited_key = None

@@ -28,7 +28,7 @@ class Roster:
         self.waiting = WaitingTally()
         self.running: list[Sequence] = []
         """Oldest first."""
-        self.shares = Shares(limits, accounts, self.running)
+        self.shares = Shares(limits, accounts, self.memory, self.running)
         self.counters = Counters()
         self.preempted: list[int] = []
         """Since the last plan."""
@@ -50,6 +50,7 @@ class Roster:
         sequence.slot = heappop(self._free_slots)
         sequence.awaited_key = None
         insort(self.running, sequence, key=_arrival)
+        sequence.expected_tokens = self.expected_tokens(sequence)
         self.memory.adopt(sequence, match)
         if is_protected(sequence):
             self.memory.grow(sequence, self.tokens_to_hold(sequence))
@@ -83,33 +84,51 @@ class Roster:
         return next((sequence for sequence in reversed(self.running) if not is_protected(sequence)), None)
 
     def last_prefill_behind(self, sequence: Sequence, planned: list[Sequence]) -> Sequence | None:
-        """Of the prefills with a weaker claim to pages than `sequence`, and not in the step already, the weakest."""
-        for other in reversed(self.by_claim()):
-            if other is sequence:
-                return None
-            if not other.decoding and not is_protected(other) and other not in planned:
+        """Of the prefills with a weaker claim to pages than `sequence`, and not in the step already, the weakest that can help.
+        None where it is interactive and batch work in the step can yield: that goes first, before the next step."""
+        behind = self._victims(sequence.submit.tenant_id, until=sequence)
+        victim = next((other for other in behind if not other.decoding and other not in planned), None)
+        if victim is not None and self.queue.is_fair and victim.submit.lane != "batch":
+            return None if any(other.submit.lane == "batch" for other in behind) else victim
+        return victim
+
+    def victim_for(self, first: Sequence, *, is_within_share: bool) -> Sequence | None:
+        """Who is preempted first so that `first` can start: batch work, then interactive work of tenants beyond their share. A tenant
+        beyond its share gets the place of its own batch work only, and batch work no other place than of batch work beyond a share."""
+        tenant_id, is_interactive = first.submit.tenant_id, first.submit.lane != "batch"
+        for other in self._victims(tenant_id):
+            is_own, is_batch = other.submit.tenant_id == tenant_id, other.submit.lane == "batch"
+            if is_own:
+                yields = is_batch and is_interactive
+            else:
+                is_over = self.shares.is_over(other.submit.tenant_id)
+                yields = is_within_share and (is_batch or is_over if is_interactive else is_batch and is_over)
+            if yields:
                 return other
         return None
 
-    def weakest_of_others(self, tenant_id: str) -> Sequence | None:
-        """Who may be preempted for this tenant's sake first."""
-        others = (s for s in reversed(self.by_claim()) if s.submit.tenant_id != tenant_id and not is_protected(s))
-        return next(others, None)
+    def batch_in_the_way(self) -> Sequence | None:
+        """The batch sequence that goes first, where a begun interactive prompt finds no page for its next token."""
+        for sequence in self.running:
+            is_stuck = sequence.uncomputed_tokens and self.memory.room(sequence) <= sequence.planned_tokens
+            if is_stuck and sequence.submit.lane != "batch":
+                return next((other for other in self._victims(sequence.submit.tenant_id) if other.submit.lane == "batch"), None)
+        return None
+
+    def _victims(self, tenant_id: str, until: Sequence | None = None) -> list[Sequence]:
+        """Running sequences that can be preempted for a tenant's sake, the weakest claim first; those behind `until` only."""
+        weakest_first = self.by_claim()[::-1]
+        behind = weakest_first if until is None else weakest_first[: weakest_first.index(until)]
+        return [other for other in behind if not is_protected(other) and self.shares.may_lose_to(other, tenant_id)]
 
     def tokens_to_hold(self, sequence: Sequence) -> int:
         """Admission needs room for all known tokens; after the last preemption for the longest output too, whose
         last token is never written."""
         return sequence.max_tokens - 1 if is_protected(sequence) else len(sequence.tokens)
 
-    def pages_promised(self) -> int:
-        """What running prefills have still to take, and one page a running sequence, so that an admission is not
-        undone by the next few decodes."""
-        pages_for = self.limits.pages_for
-        return sum(
-            1 if sequence.decoding else 1 + pages_for(len(sequence.tokens)) - len(sequence.pages)
-            for sequence in self.running
-            if not is_protected(sequence)
-        )
+    def expected_tokens(self, sequence: Sequence) -> int:
+        """Tokens whose pages are promised to it when it starts."""
+        return min(self.tokens_to_hold(sequence) + self.limits.page_size, sequence.max_tokens - 1)
 
     def check_nothing_held(self) -> None:
         """The idle invariant. Raises AssertionError when a page or slot is lost."""

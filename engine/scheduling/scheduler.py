@@ -52,7 +52,9 @@ class Scheduler:
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """All tenants' policies, replacing the earlier ones. Weights and priorities count at once, targets for new sequences."""
+        policies = tuple(policies)
         self.accounts.set_policies(policies)
+        self._roster.memory.set_policies(policies)
 
     def submit(self, submit: Submit) -> None:
         """Take a sequence into the queue.
@@ -102,7 +104,7 @@ class Scheduler:
         )
         if draft.is_empty:
             return None
-        evicted = self._roster.memory.pool.num_evicted
+        evicted = sum(self._roster.memory.pool.num_evicted.values())
         step = draft.finish(self._num_steps, tuple(self._roster.preempted), evicted - self._evicted_before)
         self._evicted_before = evicted
         self._roster.preempted.clear()
@@ -135,6 +137,7 @@ class Scheduler:
             if row.samples:
                 sequence.last_token_ns = now_ns
                 events.append(self._take_token(sequence, result.tokens[index], result.logprobs[index]))
+        self._roster.memory.pool.refill()
         self._check_if_idle()
         return events
 
@@ -174,6 +177,7 @@ class Scheduler:
             pool=self._roster.memory.pool,
             page_size=self._limits.page_size,
             counters=self._roster.counters,
+            eviction_policy=self._limits.eviction_policy,
             compiles_after_ready=compiles_after_ready,
             step_model_error_ratio=self._model.error_ratio if self._model is not None else 1.0,
         )

@@ -8,10 +8,11 @@ from engine.errors import InvalidSequence
 from engine.scheduling.buckets import buckets_of, round_to_block
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import StepPlan, StepResult
+from engine.scheduling.roster import is_protected
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner, SimulatedTicket
 from engine.scheduling.tenants import cost_of
-from engine.wire import EngineConfig, FinishReason, Sampling, SequenceEvent, StepRecord, Submit
+from engine.wire import EngineConfig, FinishReason, Sampling, SequenceEvent, StepRecord, Submit, TenantPolicy
 
 VOCAB_SIZE = 40
 EOS = frozenset({0, 1})
@@ -38,6 +39,12 @@ def make_limits(**changes) -> Limits:
         "cache_version": "tiny float32",
     }
     return Limits(**(values | changes))
+
+
+def with_quotas(a: tuple[float, float], b: tuple[float, float]) -> tuple[TenantPolicy, ...]:
+    """Policies of the tenants `a` and `b`: reserve and cap of each."""
+    pairs = {"a": a, "b": b}
+    return tuple(TenantPolicy(tenant_id=name, kv_reserve_ratio=pair[0], kv_cap_ratio=pair[1]) for name, pair in pairs.items())
 
 
 def make_submit(sequence_id: int, prompt: tuple[int, ...], *, salt: str = "a", lane: str = "fast", **sampling) -> Submit:
@@ -74,6 +81,8 @@ class Driver:
         self._last_was_lone = False
         self._served: dict[str, float] = {}
         """Virtual tokens of rows whose results somebody got, by tenant."""
+        watch_evictions(self.scheduler)
+        watch_preemptions(self.scheduler)
 
     @property
     def num_in_flight(self) -> int:
@@ -162,6 +171,7 @@ class Driver:
                 salts.setdefault(page, set()).add(sequence.submit.salt)
         assert all(pool.references(page) == references.get(page, 0) for page in range(pool.num_pages)), "references are not the holders"
         assert all(len(names) == 1 for names in salts.values()), "two salts share a page"
+        self._check_quotas()
         load = self.scheduler.load(0)
         assert load.pages_free + load.pages_used + load.pages_cached == self.limits.num_pages
         assert load.kv_slots_used <= load.pages_used * self.limits.page_size
@@ -170,6 +180,16 @@ class Driver:
         alive = sum(outcome.finish is None for outcome in self.outcomes.values())
         assert sum(load.running.values()) + sum(load.queued.values()) == alive
         assert sum(tenant.running_rows + tenant.queued_rows for tenant in load.tenants) == alive
+
+    def _check_quotas(self) -> None:
+        pool, running = self.scheduler._roster.memory.pool, self.scheduler._roster.running
+        for holding in pool.holdings.all():
+            own = [sequence for sequence in running if sequence.submit.tenant_id == holding.tenant_id]
+            assert holding.sequences == len(own)
+            assert holding.promised == sum(sequence.promised_pages for sequence in own)
+            assert holding.used <= holding.quota.cap_pages or len(own) <= 1, f"{holding.tenant_id} is beyond its cap"
+        assert pool.holdings.spoken_for == sum(holding.spoken_for for holding in pool.holdings.all())
+        assert pool.num_free + pool.num_cached >= pool.holdings.set_aside, "referenced pages took a reserve"
 
     def check_ended(self) -> None:
         """Everybody has exactly one terminal event, and the output of running alone; tenants are charged what they got."""
@@ -243,6 +263,40 @@ class Driver:
         if skipped:
             assert lone and not self._last_was_lone, f"decodes of {skipped} were skipped"
         self._last_was_lone = lone
+
+
+def watch_evictions(scheduler: Scheduler) -> None:
+    """Nobody loses cached pages of its reserve for somebody else, and nobody a referenced page."""
+    pool = scheduler._roster.memory.pool
+    evict_one = pool._evict_one
+
+    def watched(taker) -> bool:
+        before = {holding.tenant_id: holding.used + holding.cached for holding in pool.holdings.all()}
+        used = pool.num_used
+        done = evict_one(taker)
+        for holding in pool.holdings.all():
+            is_less = holding.used + holding.cached < before[holding.tenant_id]
+            assert not is_less or holding is taker or holding.used + holding.cached >= holding.quota.reserve_pages, "evicted from a reserve"
+        assert pool.num_used == used, "evicted a referenced page"
+        return done
+
+    pool._evict_one = watched
+
+
+def watch_preemptions(scheduler: Scheduler) -> None:
+    """Under a fair policy, interactive work loses its pages only where no batch sequence could yield instead."""
+    roster = scheduler._roster
+    preempt = roster.preempt
+
+    def watched(sequence, cause: str) -> None:
+        if cause != "forced" and roster.queue.is_fair and sequence.submit.lane != "batch":
+            tenant_id = sequence.submit.tenant_id
+            batch = [other for other in roster.running if other.submit.lane == "batch" and not is_protected(other)]
+            yielding = [other for other in batch if roster.shares.may_lose_to(other, tenant_id)]
+            assert not yielding, f"{sequence.sequence_id} lost its pages while batch work could yield"
+        preempt(sequence, cause)
+
+    roster.preempt = watched
 
 
 @dataclass(frozen=True)

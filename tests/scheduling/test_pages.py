@@ -19,7 +19,7 @@ def states(pool: PagePool) -> tuple[int, int, int]:
 
 def test_a_page_is_free_then_used_then_free() -> None:
     pool, _ = make_pool(3)
-    page = pool.take()
+    page = pool.take("a")
     assert states(pool) == (2, 1, 0)
     pool.release(page)
     assert states(pool) == (3, 0, 0)
@@ -27,35 +27,35 @@ def test_a_page_is_free_then_used_then_free() -> None:
 
 def test_a_page_the_cache_knows_is_kept_when_its_last_reference_goes() -> None:
     pool, cache = make_pool(3)
-    page = pool.take()
+    page = pool.take("a")
     cache.insert(b"key", page)
-    pool.retain(page)
+    pool.retain(page, "a")
     pool.release(page)
     assert states(pool) == (2, 1, 0)
     pool.release(page)
     assert states(pool) == (2, 0, 1)
-    pool.retain(page)
+    pool.retain(page, "a")
     assert states(pool) == (2, 1, 0)
 
 
 def test_cached_pages_are_evicted_only_when_no_page_is_free_and_the_longest_unused_goes_first() -> None:
     pool, cache = make_pool(3)
-    first, second, third = pool.take(), pool.take(), pool.take()
+    first, second, third = pool.take("a"), pool.take("a"), pool.take("a")
     for page in (first, second, third):
         cache.insert(bytes([page]), page)
     for page in (second, first):
         pool.release(page)
-    pool.retain(second)
+    pool.retain(second, "a")
     pool.release(second)  # used again, so `first` is the oldest now
-    assert pool.take() == first
+    assert pool.take("a") == first
     assert cache.find(bytes([first])) is None
-    assert pool.num_evicted == 1
+    assert pool.num_evicted == {"over_cap": 0, "over_reserve": 1, "own": 0}
     assert states(pool) == (0, 2, 1)
 
 
 def test_a_page_released_too_often_is_our_own_bug() -> None:
     pool, _ = make_pool(1)
-    page = pool.take()
+    page = pool.take("a")
     pool.release(page)
     with pytest.raises(AssertionError, match="page 0 released more often than retained"):
         pool.release(page)
@@ -63,10 +63,10 @@ def test_a_page_released_too_often_is_our_own_bug() -> None:
 
 def test_an_empty_pool_gives_nothing() -> None:
     pool, _ = make_pool(1)
-    pool.take()
-    assert pool.num_available == 0
+    pool.take("a")
+    assert pool.available_to("a") == 0
     with pytest.raises(IndexError):
-        pool.take()
+        pool.take("a")
 
 
 def test_a_key_depends_on_tokens_parent_salt_and_version() -> None:

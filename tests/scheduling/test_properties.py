@@ -5,11 +5,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from engine.scheduling.eviction import POLICIES
 from engine.scheduling.policy import FirstComeFirstServed
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import CacheMixup
-from engine.wire import Submit
-from tests.scheduling.driver import Driver, alone, make_limits, make_submit
+from engine.wire import Submit, TenantPolicy
+from tests.scheduling.driver import Driver, alone, make_limits, make_submit, with_quotas
 
 FAMILIES = tuple(tuple(2 + (start + 7 * i * i + i) % 38 for i in range(48)) for start in (0, 11))
 """Two common prefixes that prompts are cut from."""
@@ -41,8 +42,13 @@ all_limits = st.fixed_dictionaries(
         "enable_chunked_prefill": st.booleans(),
         "preempt_every_steps": st.sampled_from((0, 0, 1, 3)),
         "scheduling_policy": st.sampled_from(("fcfs", "priority", "wrr", "vtc", "vtc")),
+        "eviction_policy": st.sampled_from(tuple(POLICIES)),
+        "enable_kv_quota": st.sampled_from((True, True, False)),
     }
 )
+ratios = st.tuples(st.sampled_from((0.0, 0.0, 0.2, 0.5)), st.sampled_from((1.0, 1.0, 0.6, 0.3)))
+quotas = st.builds(with_quotas, ratios, ratios)
+"""Of the tenants a and b. Reserves count in pools that have more pages than one sequence of the longest length needs."""
 
 
 class LastComeFirstServed(FirstComeFirstServed):
@@ -55,10 +61,11 @@ class LastComeFirstServed(FirstComeFirstServed):
 class AnyInterleaving(RuleBasedStateMachine):
     """Checks live in `Driver`: pages, references, salts, budget, buckets, decodes, events, outputs."""
 
-    @initialize(limits=all_limits, queue_type=st.sampled_from((FirstComeFirstServed, LastComeFirstServed)))
-    def start(self, limits: dict, queue_type: type[FirstComeFirstServed]) -> None:
+    @initialize(limits=all_limits, queue_type=st.sampled_from((FirstComeFirstServed, LastComeFirstServed)), policies=quotas)
+    def start(self, limits: dict, queue_type: type[FirstComeFirstServed], policies: tuple[TenantPolicy, ...]) -> None:
         made = make_limits(**limits)
         self.driver = Driver(made, Scheduler(made, queue_type() if made.scheduling_policy == "fcfs" else None))
+        self.driver.scheduler.set_policies(policies)
         self.num_submitted = 0
 
     @rule(prompt=prompts, sampling=samplings, salt=st.sampled_from("ab"), lane=lanes)
@@ -140,10 +147,14 @@ def _loop_once(driver: Driver, *, overlap: bool) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(limits=all_limits, traffic=traffics)
-def test_overlapped_and_plain_loops_give_every_sequence_the_output_of_running_alone(limits: dict, traffic: list[Arrival]) -> None:
+@given(limits=all_limits, traffic=traffics, policies=quotas)
+def test_overlapped_and_plain_loops_give_every_sequence_the_output_of_running_alone(
+    limits: dict, traffic: list[Arrival], policies: tuple[TenantPolicy, ...]
+) -> None:
     for overlap in (False, True):
-        run_traffic(Driver(make_limits(**limits)), traffic, overlap=overlap)  # the driver compares
+        driver = Driver(make_limits(**limits))
+        driver.scheduler.set_policies(policies)
+        run_traffic(driver, traffic, overlap=overlap)  # the driver compares
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
