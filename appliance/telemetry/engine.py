@@ -56,7 +56,7 @@ class EngineMetrics(Collector):
         return self._ready.card.num_pages if self._ready else 0
 
     def totals(self) -> Counter[str]:
-        """What the engine's processes counted so far, by family; preemptions as `preempted:CAUSE`."""
+        """What the engine's processes counted so far, by family; preemptions as `preempted:CAUSE`, evictions as `evicted:POLICY:VICTIM`."""
         return self._before_restart + (_totals(self._load) if self._load else Counter())
 
     @property
@@ -153,6 +153,13 @@ class EngineMetrics(Collector):
         for cause in sorted(causes):
             preemptions.add_metric((*self._labels, cause), totals[f"preempted:{cause}"])
         yield preemptions
+        evictions = CounterMetricFamily(f"fairlane_{f.EVICTIONS.name}", f.EVICTIONS.help, labels=f.EVICTIONS.labels)
+        current = self._load.eviction_policy if self._load else ""
+        for policy in f.EVICTION_POLICIES:
+            counts = {victim: totals[f"evicted:{policy}:{victim}"] for victim in f.EVICTION_VICTIMS}
+            for victim, pages in counts.items() if policy == current or any(counts.values()) else ():
+                evictions.add_metric((*self._labels, policy, victim), pages)
+        yield evictions
         for family, sums, values in ((f.BUSY, self._busy_s, f.STEP_PHASES), (f.STEP_TOKENS, self._step_tokens, f.ROW_KINDS)):
             split = CounterMetricFamily(f"fairlane_{family.name}", family.help, labels=family.labels)
             for value in values:
@@ -162,6 +169,7 @@ class EngineMetrics(Collector):
 
 def _totals(load: Load) -> Counter[str]:
     totals = Counter({f"preempted:{cause}": number for cause, number in load.preemptions.items()})
+    totals.update({f"evicted:{load.eviction_policy}:{victim}": pages for victim, pages in load.evictions.items()})
     totals[f.PREFIX_QUERIES.name] = load.prefix_query_tokens
     totals[f.PREFIX_HITS.name] = load.prefix_hit_tokens
     totals[f.COMPILES.name] = load.compiles_after_ready

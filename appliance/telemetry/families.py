@@ -28,6 +28,8 @@ DIRECTIONS = ("prompt", "cached", "generated")
 STEP_PHASES = ("decode", "prefill", "mixed")
 ROW_KINDS = ("decode", "prefill")
 PAGE_STATES = ("free", "used", "cached")
+EVICTION_POLICIES = ("lru", "lfu", "size", "weighted-lru", "decayed-lfu")
+EVICTION_VICTIMS = ("over_cap", "over_reserve", "own")
 PROCESSES = ("control", "engine")
 ACCOUNTING_CHECKS = ("pages", "slots", "requests")
 
@@ -106,6 +108,10 @@ PREEMPTIONS = Family("preemptions", "counter", "Sequences that lost their pages 
 PREFIX_QUERIES = Family("prefix_cache_query_tokens", "counter", "Prompt tokens looked up in the prefix cache.", ENGINE_LABELS)
 PREFIX_HITS = Family("prefix_cache_hit_tokens", "counter", "Prompt tokens the prefix cache had.", ENGINE_LABELS)
 RECOMPUTED = Family("recomputed_tokens", "counter", "Tokens computed again after a preemption.", ENGINE_LABELS)
+EVICTIONS = Family(
+    "evictions", "counter", "Cached pages given up, by policy and by why they were their tenant's to lose.",
+    (*ENGINE_LABELS, "policy", "victim"),
+)  # fmt: skip
 PAD_TOKENS = Family("pad_tokens", "counter", "Rows of compiled shapes that held no token.", ENGINE_LABELS)
 STEP_TOKENS = Family("step_tokens", "counter", "Tokens put through the model: decode rows and prefill rows.", (*ENGINE_LABELS, "kind"))
 BUSY = Family("busy_seconds", "counter", "Time of the device under steps, by what they held.", (*ENGINE_LABELS, "phase"))
@@ -137,6 +143,6 @@ FAMILIES = (
     REQUESTS, REJECTED, SHADOWED, CANCELLED, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
     LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
-    COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
+    EVICTIONS, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
     LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, MISMATCHES,
 )  # fmt: skip

@@ -113,7 +113,7 @@ def load_of(
         kv_slots_used=pool.num_used * page_size - empty_slots,
         step_model_error_ratio=step_model_error_ratio,
         eviction_policy=eviction_policy,
-        evictions={victim: pages for victim, pages in pool.num_evicted.items()},
+        evictions={**pool.num_evicted},
     )
 
 

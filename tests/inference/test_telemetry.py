@@ -113,6 +113,16 @@ def test_engine_counters_outlive_a_restart_of_the_engine(telemetry: Telemetry, c
     assert total(telemetry, "preemptions_total", cause="memory") == 3
 
 
+def test_evictions_are_counted_by_policy_and_victim_from_0_on(telemetry: Telemetry) -> None:
+    telemetry.note_load(load(eviction_policy="lru", evictions={"over_cap": 0, "over_reserve": 7, "own": 0}))
+    series = {key: value for key, value in samples(telemetry).items() if key[0] == "fairlane_evictions_total"}
+    assert sorted(series.values()) == [0, 0, 7]
+    telemetry.engine.lose_engine()
+    telemetry.note_load(load(eviction_policy="lfu", evictions={"over_cap": 1, "over_reserve": 2, "own": 0}))
+    assert total(telemetry, "evictions_total", policy="lru", victim="over_reserve") == 7
+    assert total(telemetry, "evictions_total", policy="lfu") == 3
+
+
 def test_a_step_takes_from_the_end_of_the_one_before_it_where_they_overlap(telemetry: Telemetry) -> None:
     for step in (record(1, 0, 10_000_000), record(2, 5_000_000, 30_000_000, rows=0, prefill=16), record(3, 40_000_000, 45_000_000, 2, 16)):
         telemetry.note_step(StepDone((), load(), step))
