@@ -28,6 +28,7 @@ from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
+from appliance.domain.lanes.decisions import LaneRules
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
@@ -162,7 +163,15 @@ def _build(
     telemetry.record_usage = usage.note
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
     parts = Parts(
-        inference=InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random()),
+        inference=InferenceService(
+            control.directory,
+            admission,
+            backend,
+            telemetry,
+            clocks,
+            random.Random(),
+            LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens),
+        ),
         health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
         telemetry=telemetry,
         directory=control.directory,

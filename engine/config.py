@@ -27,6 +27,7 @@ def check_config(config: EngineConfig) -> None:
     _at_least("max_prefill_rows", config.max_prefill_rows, 1)
     for key in ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes", "preempt_every_steps", "max_step_ms"):
         _at_least(key, getattr(config, key), 0)
+    _check_lanes(config)
     if config.max_model_len and config.max_model_len < 2:
         raise ConfigError(
             f"max_model_len is {config.max_model_len}: a prompt and an output token need at least 2; give more, or 0 for the model's own"
@@ -41,7 +42,21 @@ def check_config(config: EngineConfig) -> None:
         _check_buckets(key, getattr(config, key), multiple=16 if "prefill" in key else 1)
 
 
-def _at_least(key: str, value: int, bound: int) -> None:
+def _check_lanes(config: EngineConfig) -> None:
+    _at_least("fast_prompt_tokens", config.fast_prompt_tokens, 0)
+    for lane in ("fast", "slow", "batch"):
+        for rule in ("prefill_rows", "open_prefills", "max_wait_targets"):
+            _at_least(f"{lane}_{rule}", getattr(config, f"{lane}_{rule}"), 0)
+    for key in ("slow_share", "batch_share"):
+        if not 0 <= getattr(config, key) < 1:
+            raise ConfigError(f"{key} is {getattr(config, key)}: give a share of the prefill tokens, 0 to below 1")
+    if config.slow_share + config.batch_share >= 1:
+        raise ConfigError(
+            f"slow_share and batch_share are {config.slow_share} and {config.batch_share}: together they must be below 1, for the fast lane"
+        )
+
+
+def _at_least(key: str, value: float, bound: int) -> None:
     if value < bound:
         raise ConfigError(f"{key} is {value}: it must be at least {bound}")
 

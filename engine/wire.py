@@ -56,8 +56,33 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Plan step N+1 while step N runs. Off: the plain loop."""
     attention_backend: Literal["auto", "xla", "cpu-native", "pallas-triton", "pallas-mosaic"] = "auto"
     """`auto` takes the fastest one for the device."""
-    max_prefill_rows: int = 4
-    """Most sequences prefilled in one step."""
+    max_prefill_rows: int = 16
+    """Most sequences prefilled in one step, over all lanes."""
+    fast_prompt_tokens: int = 512
+    """Longest prompt of the fast lane; tokens that the prefix cache has do not count."""
+    fast_prefill_rows: int = 4
+    """Most prompts of the fast lane in one step; 0 is no bound of the lane's own. As all rules of lanes, under vtc and wrr."""
+    slow_prefill_rows: int = 16
+    """Most prompts of the slow lane in one step; 0 is no bound of the lane's own."""
+    batch_prefill_rows: int = 16
+    """Most prompts of the batch lane in one step; 0 is no bound of the lane's own."""
+    slow_share: float = 0.25
+    """Of the prefill tokens, what the slow lane gets while it has work, whatever waits in the fast lane."""
+    batch_share: float = 0.05
+    """The same of the batch lane."""
+    fast_open_prefills: int = 8
+    """Most prompts of the fast lane begun and not computed to the end; a tenant without one may always begin one. 0 is no bound."""
+    slow_open_prefills: int = 16
+    """The same of the slow lane."""
+    batch_open_prefills: int = 16
+    """The same of the batch lane."""
+    fast_max_wait_targets: float = 0.8
+    """Longest wait for the first step in the fast lane, in TTFT targets of its tier; then 503 `queue_timeout`. 0 is no bound, and so is a
+    tier without queue_ttl_ms."""
+    slow_max_wait_targets: float = 1.0
+    """The same of the slow lane."""
+    batch_max_wait_targets: float = 1.0
+    """The same of the batch lane."""
     scheduling_policy: Literal["fcfs", "priority", "wrr", "vtc"] = "vtc"
     """Who goes first: by arrival, by tenants' priority, by turns of requests, by fair shares of tokens (the last two share memory, too)."""
     max_step_ms: int = 30
@@ -126,6 +151,8 @@ class FinishReason(StrEnum):
     """The control plane asked for it."""
     ERROR = "error"
     """The engine refused or failed it; `message` says why."""
+    EXPIRED = "expired"
+    """It waited for its first step as long as its lane allows: nothing of it was computed."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -228,6 +255,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     """When the request was received; queue time and TTFT count from here."""
     ttft_deadline_ns: int = 0
     """0: none."""
+    lane_by_length: bool = False
+    """Fast or slow is for the scheduler to decide, by what is left of the prompt to compute; `lane` is the proposal."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
@@ -323,6 +352,8 @@ class SequenceEvent(msgspec.Struct, frozen=True, array_like=True):
     """When its first prefill chunk was planned; sent with the first event, 0 elsewhere."""
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     """One for each prompt token after the first; sent with the first event where asked for."""
+    lane: str = ""
+    """The lane that the scheduler put it in; sent with the first event, empty elsewhere."""
 
 
 class TenantLoad(msgspec.Struct, frozen=True, array_like=True):

@@ -56,7 +56,9 @@ class StepShape:
 
 
 def step_shape(bucket: Bucket, limits: Limits, *, scores_prompt: bool = False) -> StepShape:
-    return StepShape(bucket, limits.max_prefill_rows if bucket.prefill_tokens else 0, limits.table_pages, scores_prompt)
+    """Each chunk has a query block at least, so a small bucket holds few chunks, and its head few rows."""
+    chunk_rows = min(limits.max_prefill_rows, bucket.prefill_tokens // QUERY_BLOCK_TOKENS)
+    return StepShape(bucket, chunk_rows, limits.table_pages, scores_prompt)
 
 
 class StepInputs(NamedTuple):

@@ -24,10 +24,10 @@ class TenantFair:
     """Implements `Policy`: `vtc` over token accounts, `wrr` over request accounts."""
 
     accounts: Accounts
+    lanes: LaneShares = field(default_factory=LaneShares)
     is_fair: bool = True
     _waiting: dict[Group, list[Sequence]] = field(default_factory=dict)
     """Each list by deadline."""
-    _lanes: LaneShares = field(default_factory=LaneShares)
     _lanes_with_work: frozenset[str] = frozenset()
     _size: int = 0
 
@@ -51,7 +51,7 @@ class TenantFair:
             begun.setdefault(_group(sequence), []).append(sequence)
         groups = dict.fromkeys((*begun, *self._waiting)) if with_waiting else dict.fromkeys(begun)
         self._lanes_with_work = frozenset(lane for lane, _ in groups)
-        for lane in self._lanes.order(self._lanes_with_work):
+        for lane in self.lanes.order(self._lanes_with_work):
             firsts = {tenant: (begun.get((lane, tenant)) or self._waiting[lane, tenant])[0] for name, tenant in groups if name == lane}
             for tenant in sorted(firsts, key=lambda tenant: self._rank(tenant, firsts[tenant], now_ns)):
                 yield from begun.get((lane, tenant), ())
@@ -65,7 +65,7 @@ class TenantFair:
             if not row.is_decode:
                 lane = row.sequence.submit.lane
                 tokens[lane] = tokens.get(lane, 0) + row.tokens
-        self._lanes.note_step(tokens, self._lanes_with_work)
+        self.lanes.note_step(tokens, self._lanes_with_work)
 
     def __len__(self) -> int:
         return self._size

@@ -1,8 +1,10 @@
 """What a scheduler must know of model, pool and settings; read once, frozen."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from engine.scheduling.buckets import Buckets, buckets_of
+from engine.scheduling.lanes import DEFAULT_SHARES, NO_RULE, LaneRule, rules_of
 from engine.wire import EngineConfig
 
 
@@ -28,10 +30,16 @@ class Limits:
     max_step_ms: int = 0
     eviction_policy: str = "weighted-lru"
     enable_kv_quota: bool = True
+    lanes: Mapping[str, LaneRule] = field(default_factory=lambda: DEFAULT_SHARES)
+    fast_prompt_tokens: int = 512
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
         return -(-tokens // self.page_size)
+
+    def lane(self, name: str) -> LaneRule:
+        """The rule of a lane."""
+        return self.lanes.get(name, NO_RULE)
 
 
 def limits_of(
@@ -60,4 +68,6 @@ def limits_of(
         max_step_ms=config.max_step_ms,
         eviction_policy=config.eviction_policy,
         enable_kv_quota=config.enable_kv_quota,
+        lanes=rules_of(config),
+        fast_prompt_tokens=config.fast_prompt_tokens,
     )

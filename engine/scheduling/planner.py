@@ -11,7 +11,7 @@ from engine.scheduling.roster import Roster, is_protected
 
 @dataclass(slots=True)
 class _Turn:
-    """What is left for admissions while one step is filled."""
+    """What is left for prefills and admissions while one step is filled."""
 
     slots: int
     spoken_for: int = 0
@@ -20,6 +20,12 @@ class _Turn:
     """Nobody was stopped for whom everybody behind has to wait."""
     blocked: set[str] = field(default_factory=set)
     """Tenants that get no more rows, or are beyond their share of pages and lack more: nobody else waits for them."""
+    lane_rows: dict[str, int] = field(default_factory=dict)
+    """Prompts in the step by lane."""
+
+    def count_rows(self, lane: str, more: int) -> None:
+        """So many more of the lane's prompts are in the step."""
+        self.lane_rows[lane] = self.lane_rows.get(lane, 0) + more
 
 
 class Planner:
@@ -103,13 +109,16 @@ class Planner:
                 self._set_budget(draft, sequence, is_fast=is_fast)
             if not draft.tokens_left:
                 return
-            tenant_id = sequence.submit.tenant_id
+            if self._lane_is_full(sequence, turn):
+                continue
+            tenant_id, num_chunks = sequence.submit.tenant_id, len(draft.prefills)
             if sequence.sequence_id in begun:
                 went_on = sequence.slot < 0 or self._go_on(draft, sequence)  # no slot: preempted for this very step
             elif turn.is_open and tenant_id not in turn.blocked:
                 went_on = self._admit(draft, sequence, turn, now_ns)
             else:
                 continue
+            turn.count_rows(sequence.submit.lane, len(draft.prefills) - num_chunks)
             if not went_on and self._policy.is_fair and self._roster.shares.is_over(tenant_id):
                 turn.blocked.add(tenant_id)
             elif not went_on:
@@ -163,6 +172,8 @@ class Planner:
         sequence whose next pages a running prefill is computing is passed over too: that prefill has a chunk in the
         next steps, or decodes before it have.
         """
+        if self._lane_is_open(sequence):
+            return True
         if not self._has_row(sequence, turn):
             turn.blocked.add(sequence.submit.tenant_id)
             return self._policy.is_fair  # another tenant may still have one
@@ -181,6 +192,20 @@ class Planner:
         self._roster.start(sequence, match, now_ns)
         draft.admit(sequence)
         return self._plan_chunk(draft, sequence)
+
+    def _lane_is_full(self, sequence: Sequence, turn: _Turn) -> bool:
+        """Its lane has as many prompts in this step as it may have."""
+        most = self._limits.lane(sequence.submit.lane).prefill_rows
+        return self._policy.is_fair and 0 < most <= turn.lane_rows.get(sequence.submit.lane, 0)
+
+    def _lane_is_open(self, sequence: Sequence) -> bool:
+        """Its lane has as many begun prompts as it may have, one of them its tenant's; it is passed over."""
+        lane, tenant_id = sequence.submit.lane, sequence.submit.tenant_id
+        most = self._limits.lane(lane).open_prefills
+        if not most or not self._policy.is_fair:
+            return False
+        begun = [other.submit.tenant_id for other in self._roster.running if other.uncomputed_tokens and other.submit.lane == lane]
+        return len(begun) >= most and tenant_id in begun
 
     def _has_row(self, sequence: Sequence, turn: _Turn) -> bool:
         if not self._policy.is_fair:

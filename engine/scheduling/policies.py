@@ -1,6 +1,7 @@
 """The policy of a configuration."""
 
 from engine.scheduling.fair_policy import TenantFair
+from engine.scheduling.lanes import LaneShares
 from engine.scheduling.limits import Limits
 from engine.scheduling.policy import ByPriority, FirstComeFirstServed, Policy
 from engine.scheduling.tenants import Accounts
@@ -14,4 +15,4 @@ def policy_of(limits: Limits, accounts: Accounts) -> Policy:
         case "priority":
             return ByPriority(accounts)
         case _:
-            return TenantFair(accounts)
+            return TenantFair(accounts, LaneShares(limits.lanes))

@@ -48,6 +48,8 @@ class Sequence:
     """Positions that the last preemption threw away."""
     awaited_key: bytes | None = None
     """It waits in the queue until the page with this key is computed by somebody else, or given up."""
+    latest_start_ns: int = 0
+    """Not begun by then, it ends unserved; 0: it waits."""
     tpot_ns: int = 0
     """Target of its tenant's tier for its lane; 0: none."""
     last_token_ns: int = 0

@@ -9,11 +9,15 @@ what turns out to be late is dropped at its commit (see `Sequence.epoch`).
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from heapq import heappop, heappush
+
+import msgspec
 
 from engine.errors import InvalidSequence
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.door import check_submit
 from engine.scheduling.draft import PlannedStep, Row
+from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
@@ -40,6 +44,7 @@ class Scheduler:
         self._planner = Planner(self._roster, StepBudget(limits, model))
         self._sequences: dict[int, Sequence] = {}
         self._lone: dict[int, None] = {}  # those that want prompt log-probabilities
+        self._latest_starts: list[tuple[int, int]] = []  # a heap with sequence ids
         self._in_flight: deque[PlannedStep] = deque()
         self._committed: PlannedStep | None = None
         self._events: list[SequenceEvent] = []
@@ -72,7 +77,7 @@ class Scheduler:
         self._sequences[submit.sequence_id] = sequence
         if sequence.wants_prompt_logprobs:
             self._lone[submit.sequence_id] = None
-        sequence.tpot_ns = round(self.accounts.of(submit.tenant_id).policy.tpot_s.get(submit.lane, 0.0) * 1e9)
+        self._settle_lane(sequence)
         self.accounts.enter(submit.tenant_id)
         self._roster.enqueue(sequence)
 
@@ -96,6 +101,7 @@ class Scheduler:
     def plan(self, now_ns: int) -> StepPlan | None:
         """The next step, or None when there is nothing to run before the steps in flight are committed."""
         self._preempt_if_forced()
+        self._expire(now_ns)
         draft = self._planner.draft(
             now_ns,
             ahead_s=sum(step.predicted_s for step in self._in_flight),
@@ -236,12 +242,38 @@ class Scheduler:
             cached_tokens=sequence.cached_tokens,
             scheduled_ns=sequence.scheduled_ns,
             prompt_logprobs=tuple(sequence.prompt_logprobs[: sequence.prompt_tokens - 1]),
+            lane=sequence.submit.lane,
         )
 
     def _end(self, sequence: Sequence) -> None:
         del self._sequences[sequence.sequence_id]
         self.accounts.leave(sequence.submit.tenant_id)
         self._roster.remove(sequence)
+
+    def _settle_lane(self, sequence: Sequence) -> None:
+        """The lane for good, now that the prefix cache was asked; with it the targets of its tenant's tier."""
+        submit, limits = sequence.submit, self._limits
+        policy = self.accounts.of(submit.tenant_id).policy
+        if submit.lane_by_length:
+            cached_tokens = len(self._roster.memory.match(sequence).pages) * limits.page_size
+            lane = final_lane(submit, sequence.prompt_tokens - cached_tokens, limits.fast_prompt_tokens)
+            if lane != submit.lane:
+                target_s = policy.ttft_s.get(lane)
+                deadline_ns = submit.received_ns + round(target_s * 1e9) if target_s is not None else 0
+                submit = sequence.submit = msgspec.structs.replace(submit, lane=lane, ttft_deadline_ns=deadline_ns)
+        sequence.tpot_ns = round(policy.tpot_s.get(submit.lane, 0.0) * 1e9)
+        sequence.latest_start_ns = latest_start_ns(submit, policy, limits.lane(submit.lane))
+        if sequence.latest_start_ns:
+            heappush(self._latest_starts, (sequence.latest_start_ns, sequence.sequence_id))
+
+    def _expire(self, now_ns: int) -> None:
+        """End what waited for its first step too long: it would be late, and whoever waits behind it too."""
+        while self._latest_starts and self._latest_starts[0][0] < now_ns:
+            sequence = self._sequences.get(heappop(self._latest_starts)[1])
+            if sequence is not None and not sequence.scheduled_ns:
+                self._events.append(self._event(sequence, (), (), FinishReason.EXPIRED))
+                self._end(sequence)
+                self._check_if_idle()
 
     def _check_pool(self, sequence: Sequence) -> None:
         memory = self._roster.memory

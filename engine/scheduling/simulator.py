@@ -70,6 +70,9 @@ class Simulator:
                 self.served[submit.sequence_id] = Served(submit)
                 self.scheduler.submit(submit)
             plan = self.scheduler.plan(self.now_ns)
+            self._take(self.scheduler.take_events())
+            if plan is None and self.scheduler.is_idle and self._arrivals:
+                continue  # whoever was left waited too long
             if plan is None:
                 assert self.scheduler.is_idle, "nothing is in flight, work is left, and nothing is planned"
                 return

@@ -18,6 +18,7 @@ from typing import cast
 import msgspec
 
 from engine.frames import FrameReader, encode_frame
+from engine.scheduling.lanes import final_lane
 from engine.wire import (
     HEARTBEAT_S,
     Abort,
@@ -174,6 +175,7 @@ class FakeEngine(asyncio.Protocol):
             token_id if is_stop else None,
             cached_tokens=len(prompt) // 16 * 16 if is_first else -1,
             scheduled_ns=planned_ns if is_first else 0,
+            lane=final_lane(row.submit, len(prompt) % 16, fast_prompt_tokens=16) if is_first else "",
             prompt_logprobs=tuple(self._score(i, sampling.prompt_logprobs) for i in prompt[1:])
             if is_first and sampling.prompt_logprobs >= 0
             else (),

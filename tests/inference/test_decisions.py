@@ -8,11 +8,12 @@ from appliance.domain.access.principal import Principal, Scope
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, decide
 from appliance.domain.admission.gate import Gate, GateState
 from appliance.domain.admission.service import Admission
-from appliance.domain.lanes.decisions import FAST_PROMPT_TOKENS, LANES, ServiceTier, propose_lane
-from appliance.errors import Forbidden, OverOwnLimit, Unavailable
+from appliance.domain.lanes.decisions import LANES, Lane, LaneRules, Proposal, ServiceTier, Wish, propose_lane
+from appliance.errors import Forbidden, Invalid, OverOwnLimit, Unavailable
 from engine.wire import TenantPolicy
 
 POLICY = TenantPolicy(tenant_id="t", max_concurrency=2)
+RULES = LaneRules()
 
 
 def caller(policy: TenantPolicy = POLICY) -> Principal:
@@ -22,13 +23,45 @@ def caller(policy: TenantPolicy = POLICY) -> Principal:
 def lane(
     policy: TenantPolicy = POLICY, key_lanes: tuple[str, ...] = (), tier: ServiceTier = "auto", tokens: int = 1, streamed: bool = True
 ) -> str:
-    return propose_lane(policy, key_lanes, streamed=streamed, prompt_tokens=tokens, service_tier=tier)
+    return propose(policy, key_lanes, tier=tier, tokens=tokens, streamed=streamed).lane
+
+
+def propose(
+    policy: TenantPolicy = POLICY,
+    key_lanes: tuple[str, ...] = (),
+    *,
+    tier: ServiceTier = "auto",
+    tokens: int = 1,
+    streamed: bool = True,
+    named: Lane | None = None,
+    rules: LaneRules = RULES,
+) -> Proposal:
+    return propose_lane(policy, key_lanes, Wish(streamed=streamed, prompt_tokens=tokens, service_tier=tier, lane=named), rules)
 
 
 def test_a_short_streamed_prompt_is_fast_and_others_are_slow() -> None:
-    assert lane(tokens=FAST_PROMPT_TOKENS) == "fast"
-    assert lane(tokens=FAST_PROMPT_TOKENS + 1) == "slow"
+    assert lane(tokens=RULES.fast_prompt_tokens) == "fast"
+    assert lane(tokens=RULES.fast_prompt_tokens + 1) == "slow"
+    assert propose(tokens=9, rules=LaneRules(fast_prompt_tokens=8)).lane == "slow"
     assert lane(streamed=False) == "slow"
+
+
+def test_the_scheduler_may_change_only_what_the_length_decided_and_only_on_one_engine() -> None:
+    assert propose(tokens=9_000) == Proposal("slow", by_length=True)
+    assert propose(tier="priority", streamed=False) == Proposal("fast", by_length=True)
+    assert propose(streamed=False) == Proposal("slow")
+    assert propose(TenantPolicy(tenant_id="t", default_lane="slow")) == Proposal("slow")
+    assert propose(key_lanes=("slow", "batch"), tokens=9_000) == Proposal("slow")
+    assert propose(tokens=9_000, rules=LaneRules(one_engine=False)) == Proposal("slow")
+
+
+def test_a_named_lane_comes_first_where_it_is_allowed() -> None:
+    assert propose(named="batch") == Proposal("batch")
+    assert propose(named="fast", tokens=9_000, streamed=False) == Proposal("fast")
+    with pytest.raises(Forbidden, match="lane 'fast', which this key may not use; it may use slow, batch"):
+        propose(key_lanes=("slow", "batch"), named="fast")
+    with pytest.raises(Invalid, match="send one of them"):
+        propose(named="fast", tier="flex")
 
 
 def test_priority_does_not_ask_whether_it_streams_and_flex_is_batch() -> None:

@@ -58,6 +58,11 @@ class JobFacts:
         message = f"no step began within {self.queue_ttl_s:g} s, the longest wait of this tenant's tier: try again shortly"
         return Unavailable(message, reason=QUEUE_TIMEOUT, retry_after_s=RETRY_AFTER_EXPIRY_S)
 
+    def lane_error(self, waited_s: float, lane: str) -> Unavailable:
+        """The scheduler gave it up: it would have been late."""
+        message = f"no step began within {waited_s:.3g} s, too late for the TTFT target of lane {lane!r}: try again shortly"
+        return Unavailable(message, reason=QUEUE_TIMEOUT, retry_after_s=RETRY_AFTER_EXPIRY_S)
+
     def deadline_error(self) -> Unavailable:
         """Its deadline came before its first token."""
         message = f"no token came within the {self.deadline_ms} ms of this request's own deadline: allow more time, or try again later"

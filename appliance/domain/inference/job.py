@@ -11,7 +11,7 @@ from appliance.errors import ApplianceError, EngineFailed, Unavailable
 from appliance.telemetry.requests import MAX_BLOCKED_SPANS, MAX_MESSAGE_CHARS, RequestReport
 from appliance.telemetry.split import Split, split_of
 from engine.client import EngineClient
-from engine.wire import SequenceEvent, Submit
+from engine.wire import FinishReason, SequenceEvent, Submit
 
 BLOCKED_NS = 1_000_000
 """A write that takes longer waited for the client."""
@@ -31,7 +31,7 @@ class Job:
         client: EngineClient,
         *,
         on_settled: Callable[["Job", RequestReport], None],
-        observe_gap_s: Callable[[float], None],
+        gap_observer: Callable[[str], Callable[[float], None]],
         clock_ns: Callable[[], int],
     ) -> None:
         self.facts = facts
@@ -42,7 +42,11 @@ class Job:
         self._ticket = ticket
         self._client = client
         self._on_settled = on_settled
-        self._observe_gap_s = observe_gap_s
+        self.lane = facts.lane
+        """As proposed, until the scheduler says in which one it runs."""
+        self._is_placed = False
+        self._gap_observer = gap_observer
+        self._observe_gap_s: Callable[[float], None] | None = None
         self._clock_ns = clock_ns
         self._choice_of: dict[int, Choice] = {}
         """Outputs by sequence id, until the engine ends them."""
@@ -104,6 +108,10 @@ class Job:
                 self._touched[choice.index] = choice
         self._wake()
 
+    def _expire_in_lane(self) -> None:
+        """The scheduler gave it up: it would have been late."""
+        self.interrupt(self.facts.lane_error((self._clock_ns() - self.facts.received_ns) / 1e9, self.lane))
+
     def _stop_expiry(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
@@ -131,14 +139,19 @@ class Job:
         now_ns, before_ns = self._clock_ns(), choice.last_token_ns
         if event.scheduled_ns:
             self.note_scheduled(event.scheduled_ns)
+        if event.lane and not self._is_placed:
+            self.lane, self._is_placed = event.lane, True
         was_over = choice.is_over
         choice.feed(event, now_ns)
         self._fed_ns = self._clock_ns()
         if was_over:
             return
         if before_ns and event.token_ids:
+            self._observe_gap_s = self._observe_gap_s or self._gap_observer(self.lane)
             self._observe_gap_s((now_ns - before_ns) / 1e9)
-        if choice.failure is not None:
+        if event.finish is FinishReason.EXPIRED:
+            self._expire_in_lane()
+        elif choice.failure is not None:
             self.interrupt(EngineFailed(choice.failure))
         if choice.ended_here and event.finish is None:
             self._client.abort([event.sequence_id])
@@ -245,7 +258,7 @@ class Job:
             request_id=facts.request_id,
             route=facts.route,
             tenant_id=facts.tenant_id,
-            lane=facts.lane,
+            lane=self.lane,
             outcome=verdict.outcome,
             status=verdict.status,
             error_code=verdict.error_code,

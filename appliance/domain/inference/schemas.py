@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from appliance.domain.lanes.decisions import ServiceTier
+from appliance.domain.lanes.decisions import Lane, ServiceTier
 from appliance.domain.slas.decisions import Task
 from appliance.errors import Invalid
 
@@ -61,6 +61,8 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     deadline_ms: int | None = None
     """Milliseconds from receipt after which an output ends with what it has; a request without a token by then is answered 503. The header
     `X-Deadline-Ms` says the same."""
+    lane: Lane | None = None
+    """fast, slow or batch, where tier and key allow it; without it service_tier, streaming and the prompt's length decide."""
     user: str | None = None
     """Taken and not used."""
 

@@ -21,7 +21,7 @@ from appliance.domain.inference.job import Job
 from appliance.domain.inference.output_caps import cap_of, task_of
 from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
 from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
-from appliance.domain.lanes.decisions import propose_lane
+from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane
 from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
 from appliance.problems import problem_of
 from appliance.telemetry.hub import Telemetry
@@ -62,7 +62,14 @@ class InferenceService:
     """The serving half's front door."""
 
     def __init__(
-        self, directory: Directory, admission: Admission, backend: Backend, telemetry: Telemetry, clocks: Clocks, rng: random.Random
+        self,
+        directory: Directory,
+        admission: Admission,
+        backend: Backend,
+        telemetry: Telemetry,
+        clocks: Clocks,
+        rng: random.Random,
+        lane_rules: LaneRules = LaneRules(),  # noqa: B008 (frozen)
     ) -> None:
         self._directory = directory
         self._admission = admission
@@ -70,6 +77,7 @@ class InferenceService:
         self._telemetry = telemetry
         self._clocks = clocks
         self._rng = rng
+        self._lane_rules = lane_rules
 
     async def open(self, call: Call, route: AnyRoute) -> Exchange:
         """Admit a request and submit it to the engine; what is returned answers it.
@@ -91,14 +99,7 @@ class InferenceService:
             deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
             intake, too_long = await self._read(call, route, body, principal.policy, served.model)
             tokenized_ns = self._clocks.monotonic_ns()
-            prompt_tokens = max(len(prompt.token_ids) for prompt in intake.prompts)
-            lane = propose_lane(
-                principal.policy,
-                principal.lanes,
-                streamed=bool(body.stream),
-                prompt_tokens=prompt_tokens,
-                service_tier=body.service_tier or "auto",
-            )
+            proposal = propose_lane(principal.policy, principal.lanes, _wish(body, intake), self._lane_rules)
             choices = _choices(intake, served)
             ticket = self._admission.enter(principal, intake.most_tokens)
             ticket.shadowed = ticket.shadowed or too_long
@@ -111,7 +112,7 @@ class InferenceService:
             request_id=call.request_id,
             route=route.path,
             tenant_id=principal.tenant_id,
-            lane=lane,
+            lane=proposal.lane,
             streamed=bool(body.stream),
             received_ns=call.received_ns,
             read_ns=read_ns,
@@ -129,10 +130,10 @@ class InferenceService:
             ticket,
             served.client,
             on_settled=self._settled,
-            observe_gap_s=self._telemetry.gap_observer(lane, principal.tenant_id),
+            gap_observer=lambda lane: self._telemetry.gap_observer(lane, principal.tenant_id),
             clock_ns=self._clocks.monotonic_ns,
         )
-        self._submit(job, intake, principal, served)
+        self._submit(job, intake, principal, served, proposal)
         return Exchange(job, intake.make_format(self._head(call, route, served)))
 
     async def tokenize(self, call: Call) -> TokenizeAnswer:
@@ -185,10 +186,10 @@ class InferenceService:
             headers = rate_headers(self._admission.standings(principal))
             call.answer_headers.extend((name.encode(), value.encode()) for name, value in headers.items())
 
-    def _submit(self, job: Job, intake: Intake, principal: Principal, served: Served) -> None:
+    def _submit(self, job: Job, intake: Intake, principal: Principal, served: Served, proposal: Proposal) -> None:
         """Hand the job's sequences to the engine; where it is gone the job ends at once."""
         submits = [
-            self._sequence(job, principal, served, choice.prompt.token_ids, sampling)
+            self._sequence(job, principal, served, choice.prompt.token_ids, sampling, proposal)
             for choice, sampling in zip(job.choices, _samplings(intake), strict=True)
         ]
         self._backend.add(job, [submit.sequence_id for submit in submits])
@@ -205,19 +206,22 @@ class InferenceService:
             job.settle(unavailable)
             raise unavailable from error
 
-    def _sequence(self, job: Job, principal: Principal, served: Served, prompt: tuple[int, ...], sampling: Sampling) -> Submit:
+    def _sequence(
+        self, job: Job, principal: Principal, served: Served, prompt: tuple[int, ...], sampling: Sampling, proposal: Proposal
+    ) -> Submit:
         facts = job.facts
-        target_s = principal.policy.ttft_s.get(facts.lane)
+        target_s = principal.policy.ttft_s.get(proposal.lane)
         return Submit(
             sequence_id=served.client.next_sequence_id(),
             request_id=facts.request_id,
             tenant_id=principal.tenant_id,
-            lane=facts.lane,
+            lane=proposal.lane,
             salt=principal.cache_salt,
             prompt=prompt,
             sampling=sampling,
             received_ns=facts.received_ns,
             ttft_deadline_ns=facts.received_ns + round(target_s * 1e9) if target_s is not None else 0,
+            lane_by_length=proposal.by_length,
         )
 
     def _head(self, call: Call, route: AnyRoute, served: Served) -> Head:
@@ -265,6 +269,11 @@ def _check_model(name: str | None, principal: Principal, served: Served) -> None
         raise NotFound(f"the model {name[:200]!r} does not exist here; this server has {model_id!r}", param="model", code="model_not_found")
     if principal.models and model_id not in principal.models:
         raise Forbidden(f"this key may not use the model {model_id!r}", param="model", code="model_not_allowed")
+
+
+def _wish(body: SamplingFields, intake: Intake) -> Wish:
+    longest = max(len(prompt.token_ids) for prompt in intake.prompts)
+    return Wish(streamed=bool(body.stream), prompt_tokens=longest, service_tier=body.service_tier or "auto", lane=body.lane)
 
 
 def _choices(intake: Intake, served: Served) -> list[Choice]:
