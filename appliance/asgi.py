@@ -26,6 +26,7 @@ from appliance.console import Console, banner
 from appliance.db.revision import SchemaError
 from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
+from appliance.domain.configuration.controller import ConfigurationController
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LaneRules
@@ -177,7 +178,7 @@ def _build(
         directory=control.directory,
         max_body_bytes=settings.max_body_bytes,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
-        admin=admin_router(control, LaneController),
+        admin=admin_router(control, LaneController, ConfigurationController),
     )
     supervisor = Supervisor(engine_command, engine_config(settings), runtime)
     telemetry.host.engine_pid = lambda: supervisor.pid

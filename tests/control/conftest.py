@@ -1,18 +1,24 @@
 """Databases for the control plane's tests: real SQLite files always, a real PostgreSQL where there is one."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import asyncpg
 import pytest
+from click.testing import CliRunner, Result
 
+from appliance.cli.main import cli
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.settings import Settings
 from tests.control.postgres import running_postgres
 
 ADMIN_TOKEN = "admin-token-for-tests"
 API_KEY = "api-key-for-tests-0001"
+
+type Fairlane = Callable[..., Result]
+"""A command line, run in this process on a data directory of its own."""
 
 _names = itertools.count()
 
@@ -52,3 +58,18 @@ async def control(settings: Settings) -> AsyncIterator[Control]:
     opened = await open_control(settings)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def fairlane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fairlane:
+    """Runs a command line on a data directory of its own."""
+    for name in [name for name in os.environ if name.startswith("FAIRLANE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("FAIRLANE_DATA_DIR", str(tmp_path))
+
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(cli, arguments, prog_name="fairlane")
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run

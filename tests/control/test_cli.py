@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from appliance.cli.main import cli
 from appliance.domain.access.principal import Principal
@@ -18,21 +17,6 @@ from appliance.errors import Unauthenticated
 from appliance.settings import Settings
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
 from tests.control.test_migrations import REVISIONS, execute
-
-
-@pytest.fixture
-def fairlane(tmp_path, monkeypatch):
-    """Runs a command line on a data directory of its own."""
-    for name in [name for name in os.environ if name.startswith("FAIRLANE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("FAIRLANE_DATA_DIR", str(tmp_path))
-
-    def run(*arguments: str) -> Result:
-        result = CliRunner().invoke(cli, arguments, prog_name="fairlane")
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    return run
 
 
 def principal_of(data_dir: Path, key: str) -> Principal:

@@ -39,11 +39,13 @@ async def create_tier(session: AsyncSession, name: str, fields: Mapping[str, Any
     return tier
 
 
-async def update_tier(session: AsyncSession, name: str, fields: Mapping[str, Any], version: int | None, actor: Actor) -> SlaTier:
+async def update_tier(
+    session: AsyncSession, name: str, fields: Mapping[str, Any], version: int | None, actor: Actor, *, check_tenants: bool = True
+) -> SlaTier:
     """Change fields of a tier for all tenants under it.
 
     Raises `NotFound`, `Conflict` where `version` is not the present one, and `Invalid`, also where a tenant's overrides would
-    contradict the tier.
+    contradict the tier (`check_tenants` off: the caller looks, once all its changes are made).
     """
     await bump_version(session)
     tier = await get_tier(session, name)
@@ -51,7 +53,7 @@ async def update_tier(session: AsyncSession, name: str, fields: Mapping[str, Any
     check_version(version, tier.version, f"tier {name!r}", msgspec.to_builtins(before))
     after = sla_with(before, fields, param="tier")
     check_sla(after, "tier")
-    for found in await list_tenants(session, tier=name):
+    for found in await list_tenants(session, tier=name) if check_tenants else ():
         check_sla(sla_with(after, found.tenant.overrides), f"tenant {found.tenant.slug}")
     set_sla(tier, after)
     await session.flush()

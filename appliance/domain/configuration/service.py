@@ -1,0 +1,93 @@
+"""Reading the database as a document, and bringing it to one in a single transaction."""
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.db.state import bump_version, read_version
+from appliance.domain.audit.service import Actor
+from appliance.domain.configuration.decisions import Change, Configuration, Plan, TenantSpec, check_configuration, plan_changes
+from appliance.domain.slas.decisions import Sla, check_sla
+from appliance.domain.slas.service import list_tiers, sla_of
+from appliance.domain.tenants.service import create_tenant, delete_tenant, list_tenants, update_tenant
+from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
+from appliance.errors import Conflict
+
+
+async def read_configuration(session: AsyncSession) -> tuple[int, Configuration]:
+    """The access version, then all that is there: of each object the fields that are not at their defaults."""
+    version = await read_version(session)
+    defaults = msgspec.to_builtins(Sla())
+    tiers = {
+        row.name: {field: value for field, value in msgspec.to_builtins(sla_of(row)).items() if value != defaults[field]}
+        for row in await list_tiers(session)
+    }
+    tenants = {
+        found.tenant.slug: TenantSpec(
+            name=None if found.tenant.name == found.tenant.slug else found.tenant.name,
+            tier=found.tier.name,
+            status="suspended" if found.tenant.status == "suspended" else "active",
+            trust_group=found.tenant.trust_group,
+            overrides=dict(found.tenant.overrides),
+        )
+        for found in await list_tenants(session)
+    }
+    return version, Configuration(tiers=tiers, tenants=tenants)
+
+
+async def plan_configuration(session: AsyncSession, wanted: Configuration, *, prune: bool) -> Plan:
+    """How the database differs from a document. Raises `Invalid`, with the place in the document."""
+    check_configuration(wanted)
+    version, present = await read_configuration(session)
+    return plan_changes(version, present, wanted, prune=prune)
+
+
+async def apply_configuration(session: AsyncSession, wanted: Configuration, *, prune: bool, version: int | None, actor: Actor) -> Plan:
+    """Make the changes of the plan, all or none, each one audited; without a change nothing is written. What was done.
+
+    Raises `Invalid` as `plan_configuration`, and `Conflict` where the database is no longer at `version` (None does not ask).
+    """
+    plan = await plan_configuration(session, wanted, prune=prune)
+    if version is not None and plan.version != version:
+        message = f"the database is at version {plan.version}, and the plan was made at {version}: plan again and look at it"
+        raise Conflict(message, code="version_conflict", param="version")
+    if not plan.changes:
+        return plan
+    if await bump_version(session) != plan.version + 1:  # somebody wrote while we read
+        raise Conflict("the database changed meanwhile: plan again", code="version_conflict", param="version")
+    for change in plan.changes:
+        await _make(session, change, actor)
+    for found in await list_tenants(session):  # also those that the document does not name
+        check_sla(found.effective, f"tenants.{found.tenant.slug}")
+    return plan
+
+
+async def _make(session: AsyncSession, change: Change, actor: Actor) -> None:
+    fields = {each.field: each.after for each in change.fields}
+    match change.kind, change.action:
+        case "tier", "create":
+            await create_tier(session, change.name, fields, actor)
+        case "tier", "update":
+            await update_tier(session, change.name, fields, None, actor, check_tenants=False)
+        case "tier", "delete":
+            await delete_tier(session, change.name, actor)
+        case "tenant", "create":
+            await _create_tenant(session, change.name, fields, actor)
+        case "tenant", "update":
+            await update_tenant(session, change.name, fields, None, actor)
+        case _:
+            await delete_tenant(session, change.name, actor)
+
+
+async def _create_tenant(session: AsyncSession, slug: str, fields: dict[str, object], actor: Actor) -> None:
+    spec = msgspec.convert(fields, TenantSpec)
+    await create_tenant(
+        session,
+        slug=slug,
+        name=spec.name or slug,
+        tier=spec.tier,
+        overrides=spec.overrides,
+        trust_group=spec.trust_group,
+        actor=actor,
+    )
+    if spec.status != "active":
+        await update_tenant(session, slug, {"status": spec.status}, None, actor)
