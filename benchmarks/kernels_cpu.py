@@ -21,7 +21,7 @@ import numpy as np
 from engine.execution.kv_pool import attention_shape
 from engine.kernels.attention import AttentionBackend, AttentionShape, PrefillLayout
 from engine.kernels.cpu.attention import CpuNativeAttention
-from engine.kernels.cpu.decoder import DecoderStep, run_decoder
+from engine.kernels.cpu.decoder import DecoderStep, allocate_stack, run_decoder, stack_layers
 from engine.kernels.cpu.library import NativeUnavailable, native_library
 from engine.kernels.cpu.products import pack_bf16, pack_int8, pack_q4_1, pack_q8_0
 from engine.kernels.products import product, quantize_int8
@@ -156,7 +156,8 @@ def decoder_call(
     tables, lengths, pages = tables_of(rows, context)
     none = jnp.zeros(0, jnp.int32)
     layout = PrefillLayout(jnp.zeros((0, tables.shape[1]), jnp.int32), none, none, none, none)
-    held = {"caches": tuple(backend.allocate(shape, pages, kv_dtype) for _ in range(config.num_layers))}
+    params = params._replace(layers=stack_layers(params.layers))
+    held = {"caches": allocate_stack(backend, shape, config.num_layers, pages, kv_dtype)}
 
     def step(params: Params, caches: Sequence[jax.Array], tables: jax.Array, lengths: jax.Array) -> tuple[jax.Array, Sequence[jax.Array]]:
         cos, sin = rope_tables(config.rope, config.head_dim, lengths - 1)

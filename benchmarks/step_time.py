@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from engine.config import resolve_cache_dir
+from engine.execution.backends import stacked_params
 from engine.execution.batch import Limits
 from engine.execution.kv_pool import attention_shape
 from engine.execution.runner import DeviceRunner
@@ -41,6 +42,8 @@ def main() -> None:
     limits = Limits(max(options.rows), max(options.contexts) + 512, 4, 16 + sum_pages(options), PAGE_SIZE)
     chosen = choose_backend(options.backend, backends(), attention_shape(config, PAGE_SIZE), options.dtype)
     params = in_form(options.weights, chosen.backend, options.model, params)
+    if isinstance(chosen.backend, CpuNativeAttention):
+        params = stacked_params(params, attention_shape(config, PAGE_SIZE), options.dtype)
     buckets = [*(Bucket(rows, 0) for rows in options.rows), *(Bucket(0, tokens) for tokens in options.prefill)]
     warmed = warm_up(config, params, limits, chosen.backend, buckets, options.dtype, lambda *_: None)
     print(f"{config.name} {options.dtype} weights {options.weights}, {chosen.backend.name} ({chosen.reason})")

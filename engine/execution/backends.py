@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import jax
 
-from engine.config import resolve_dtype
-from engine.kernels.attention import AttentionBackend
+from engine.config import resolve_dtype, resolve_kv_dtype
+from engine.execution.kv_pool import attention_shape
+from engine.kernels.attention import AttentionBackend, AttentionShape
 from engine.kernels.cpu.attention import CpuNativeAttention
+from engine.kernels.cpu.decoder import decoder_supports, stack_layers
 from engine.kernels.cpu.library import NativeUnavailable, native_library
 from engine.kernels.gpu_backends import gpu_backends
 from engine.kernels.products import quantize_int8
@@ -56,17 +58,31 @@ def load_weights(
     library = backend.library if isinstance(backend, CpuNativeAttention) and resolve_dtype(config) == "bfloat16" else None
     keeps_blocks = config.quantization == "gguf" and config.load_format != "dummy"
     if library is not None and keeps_blocks:
-        return LoadedWeights(native_gguf_params(source, library.level())[1], "GGUF blocks, native products")
+        params = native_gguf_params(source, library.level())[1]
+        return LoadedWeights(_stacked(params, source, config), "GGUF blocks, native products")
     if keeps_blocks and not isinstance(source, GgufSource):
         native_gguf_params(source, 0)  # says what is wrong
     _, params = load_model(source, load_format=config.load_format, dtype=resolve_dtype(config), seed=config.seed, progress=progress)
     int8 = config.quantization == "int8"
     if library is not None:
-        return LoadedWeights(native_params(params, library.level(), int8=int8), f"{'int8' if int8 else 'bfloat16'}, native products")
+        params = native_params(params, library.level(), int8=int8)
+        return LoadedWeights(_stacked(params, source, config), f"{'int8' if int8 else 'bfloat16'}, native products")
     if int8:
         return LoadedWeights(_int8_params(params), "int8, XLA products")
     note = "dequantised, for the native kernels are not in use; " if keeps_blocks else ""
     return LoadedWeights(params, f"{note}{resolve_dtype(config)}, XLA products")
+
+
+def _stacked(params: Params, source: ModelSource, config: EngineConfig) -> Params:
+    """All layers in one, where the native decoder takes them."""
+    return stacked_params(params, attention_shape(source.config, config.block_size), resolve_kv_dtype(config))
+
+
+def stacked_params(params: Params, shape: AttentionShape, kv_dtype: str) -> Params:
+    """Native weights as one `NativeStack`, where the native decoder can run them all in one call."""
+    if not decoder_supports(shape, params.layers, kv_dtype):
+        return params
+    return params._replace(layers=stack_layers(params.layers))
 
 
 def _int8_params(params: Params) -> Params:

@@ -10,6 +10,8 @@ from engine.errors import ConfigError
 from engine.execution.batch import Limits
 from engine.execution.sampler import SlotState
 from engine.kernels.attention import AttentionBackend, AttentionShape, LayerCache
+from engine.kernels.cpu.attention import CpuNativeAttention
+from engine.kernels.cpu.decoder import allocate_stack
 from engine.model.config import ModelConfig
 from engine.model.kv_size import kv_bytes_per_token
 from engine.scheduling.plan import Admitted
@@ -24,6 +26,7 @@ class DeviceState(NamedTuple):
 
     slots: SlotState
     caches: tuple[LayerCache, ...]
+    """One a layer, or fewer that hold several layers each; the first axis of every array is the page."""
 
 
 def attention_shape(config: ModelConfig, page_size: int) -> AttentionShape:
@@ -42,8 +45,8 @@ def page_bytes(config: ModelConfig, page_size: int, kv_dtype: str) -> int:
     return page_size * kv_bytes_per_token(config, kv_dtype)
 
 
-def allocate(config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_dtype: str) -> DeviceState:
-    """Everything zeroed, the whole pool at once.
+def allocate(config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_dtype: str, *, stacked: bool = False) -> DeviceState:
+    """Everything zeroed, the whole pool at once. `stacked`: for a `NativeStack` of weights, all layers together.
 
     Raises:
         ConfigError: one layer's pages exceed what 32-bit indices reach.
@@ -60,6 +63,9 @@ def allocate(config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_
         jnp.zeros((rows, MAX_LOGIT_BIAS), jnp.float32),
         jnp.full((rows, MAX_STOP_IDS + len(config.eos_token_ids)), config.vocab_size, jnp.int32),
     )
+    if stacked:
+        assert isinstance(backend, CpuNativeAttention), "weights are stacked for the native decoder only"
+        return DeviceState(slots, allocate_stack(backend, shape, config.num_layers, limits.num_pages, kv_dtype))
     caches = tuple(backend.allocate(shape, limits.num_pages, kv_dtype) for _ in range(config.num_layers))
     return DeviceState(slots, caches)
 

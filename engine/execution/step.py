@@ -10,8 +10,7 @@ from engine.execution.batch import Limits, StepInputs, StepShape, unpack
 from engine.execution.kv_pool import DeviceState, attention_shape
 from engine.execution.sampler import Drawn, SlotState, sample, score
 from engine.kernels.attention import AttentionBackend, LayerCache
-from engine.kernels.cpu.attention import CpuNativeAttention
-from engine.kernels.cpu.decoder import DecoderStep, decoder_supports, run_decoder
+from engine.kernels.cpu.decoder import DecoderStep, NativeStack, run_decoder
 from engine.model.config import ModelConfig
 from engine.model.layers import rope_tables
 from engine.model.params import Params
@@ -81,11 +80,11 @@ def _run_layers(
     rows: Rows,
     caches: tuple[LayerCache, ...],
 ) -> tuple[jax.Array, tuple[LayerCache, ...]]:
-    """Layer by layer through XLA, or all as one native call where weights and backend are of that kind."""
+    """Layer by layer through XLA, or all as one native call where the weights are stacked for it."""
     attention = attention_shape(config, limits.page_size)
     positions = jnp.maximum(rows.positions, 0)
     lengths = inputs.decode_positions + 1
-    if isinstance(backend, CpuNativeAttention) and decoder_supports(attention, params.layers, str(caches[0].dtype)):
+    if isinstance(params.layers, NativeStack):
         cos, sin = rope_tables(config.rope, config.head_dim, positions)
         step = DecoderStep(cos, sin, rows.cache_slots, inputs.decode_tables, lengths, inputs.layout)
         return run_decoder(attention, config.rms_norm_eps, params.layers, embed(params, rows.tokens), step, caches)

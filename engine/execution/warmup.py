@@ -21,6 +21,7 @@ from engine.execution.runner import SCORING_BUCKET, DeviceRunner, Programs
 from engine.execution.sampler import SlotState
 from engine.execution.step import run_step
 from engine.kernels.attention import AttentionBackend
+from engine.kernels.cpu.decoder import NativeStack
 from engine.model.config import ModelConfig
 from engine.model.params import Params
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket, DecodeRow, PrefillChunk, StepPlan
@@ -99,7 +100,7 @@ def warm_up(
     counter = CompileCounter()
     started_s = time.monotonic()
     on_progress("allocate", 0, 1, f"{limits.num_pages} pages")
-    state = jax.block_until_ready(allocate(config, limits, backend, kv_dtype))
+    state = jax.block_until_ready(allocate(config, limits, backend, kv_dtype, stacked=isinstance(params.layers, NativeStack)))
     on_progress("allocate", 1, 1, "")
     allocated_s = time.monotonic()
     shapes = [*(step_shape(bucket, limits) for bucket in buckets), step_shape(SCORING_BUCKET, limits, scores_prompt=True)]
@@ -155,8 +156,13 @@ class _Caller:
     programs: Programs
     state: DeviceState
 
-    def seconds(self, shape: StepShape, plan: StepPlan) -> float:
+    def probe(self, plan: StepPlan) -> Probe:
         """One call from the packed plan to its results on the host. Nothing that serving uses depends on what it wrote."""
+        seconds = self.call(step_shape(plan.bucket, self.limits), plan)
+        return Probe(plan.bucket, work_of(plan), seconds)
+
+    def call(self, shape: StepShape, plan: StepPlan) -> float:
+        """Its seconds."""
         buffer = pack(shape, plan, SlotArrays(self.limits)).buffer
         started_s = time.monotonic()
         self.state, results = self.programs.steps[shape](self.params, self.state, buffer)
@@ -165,40 +171,39 @@ class _Caller:
 
 
 def _call_each(caller: _Caller, on_progress: OnProgress) -> StepTimes:
-    """The first call of a program costs more than later ones; the second is its time in the step-time model."""
+    """The first call of a program costs more than later ones, so it is one without work; the second is its time in the step-time model."""
     limits, programs = caller.limits, caller.programs
     rows = SlotState(*(np.zeros(array.shape[1:], array.dtype) for array in caller.state.slots))
     caller.state = caller.state._replace(slots=programs.admit(caller.state.slots, np.int32(limits.max_num_seqs), rows))
-    empty: dict[Bucket, float] = {}
+    full: dict[Bucket, Probe] = {}
     for index, shape in enumerate(programs.steps):
-        plan = StepPlan(0, shape.bucket, (), (), ())
-        caller.seconds(shape, plan)
+        caller.call(shape, StepPlan(0, shape.bucket, (), (), ()))
         if not shape.scores_prompt:
-            empty[shape.bucket] = caller.seconds(shape, plan)
+            full[shape.bucket] = caller.probe(_full_plan(shape.bucket, limits, 0))
         on_progress("warmup", index + 1, len(programs.steps), str(shape))
-    decode = max((bucket for bucket in empty if not bucket.prefill_tokens), key=lambda b: b.decode_rows, default=None)
-    prefill = max((bucket for bucket in empty if not bucket.decode_rows), key=lambda b: b.prefill_tokens, default=None)
-    longest = min(PROBE_CONTEXT_TOKENS, limits.max_model_len - 1)
-    decodes = (_decode_plan(decode, limits, context) for context in (1, longest)) if decode else ()
-    prefills = (_prefill_plan(prefill, limits, context) for context in (0, longest)) if prefill else ()
-    return fit_step_times(empty, tuple(_probe(caller, plan) for plan in decodes), tuple(_probe(caller, plan) for plan in prefills))
+    decode = max((bucket for bucket in full if not bucket.prefill_tokens), key=lambda b: b.decode_rows, default=None)
+    prefill = max((bucket for bucket in full if not bucket.decode_rows), key=lambda b: b.prefill_tokens, default=None)
+    decodes = (full[decode], caller.probe(_full_plan(decode, limits, PROBE_CONTEXT_TOKENS))) if decode else ()
+    prefills = (full[prefill], caller.probe(_full_plan(prefill, limits, PROBE_CONTEXT_TOKENS))) if prefill else ()
+    return fit_step_times(full, _idle_row_s(caller, full[prefill]) if prefill else 0.0, decodes, prefills)
 
 
-def _probe(caller: _Caller, plan: StepPlan) -> Probe:
-    return Probe(plan.bucket, work_of(plan), caller.seconds(step_shape(plan.bucket, caller.limits), plan))
+def _idle_row_s(caller: _Caller, full: Probe) -> float:
+    """What a row of prefill costs more than one of padding: nothing where padding is computed, too."""
+    empty = caller.probe(StepPlan(0, full.bucket, (), (), ()))
+    return (full.seconds - empty.seconds) / full.work.prefill_tokens
 
 
-def _decode_plan(bucket: Bucket, limits: Limits, context: int) -> StepPlan:
-    """As many rows as there are slots; all read the first page over and over."""
-    pages = (0,) * (context // limits.page_size + 1)
-    return StepPlan(
-        0, bucket, (), tuple(DecodeRow(slot, slot, context, pages) for slot in range(min(bucket.decode_rows, limits.max_num_seqs))), ()
-    )
-
-
-def _prefill_plan(bucket: Bucket, limits: Limits, context: int) -> StepPlan:
-    """One chunk that fills the bucket, as far as the context allows."""
-    tokens = max(1, min(bucket.prefill_tokens, limits.max_model_len - QUERY_BLOCK_TOKENS))
-    start = min(context, limits.max_model_len - tokens)
-    pages = (0,) * -(-(start + tokens) // limits.page_size)
-    return StepPlan(0, bucket, (), (), (PrefillChunk(0, 0, start, (0,) * tokens, pages, samples=False),))
+def _full_plan(bucket: Bucket, limits: Limits, context: int) -> StepPlan:
+    """As many decode rows as there are slots, and one chunk in a slot of its own as far as the bucket and the context hold it; all read
+    the first page over and over."""
+    chunk = max(1, min(bucket.prefill_tokens, limits.max_model_len - QUERY_BLOCK_TOKENS)) if bucket.prefill_tokens else 0
+    rows = min(bucket.decode_rows, limits.max_num_seqs - bool(chunk))
+    position = min(context, limits.max_model_len - 1)
+    pages = (0,) * (position // limits.page_size + 1)
+    decodes = tuple(DecodeRow(slot, slot, position, pages) for slot in range(rows))
+    if not chunk:
+        return StepPlan(0, bucket, (), decodes, ())
+    start = min(context, limits.max_model_len - chunk)
+    pages = (0,) * -(-(start + chunk) // limits.page_size)
+    return StepPlan(0, bucket, (), decodes, (PrefillChunk(rows, rows, start, (0,) * chunk, pages, samples=False),))

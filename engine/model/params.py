@@ -26,10 +26,14 @@ class LayerParams(NamedTuple):
     down_bias: Any | None
 
 
+type Layers = Any
+"""One `LayerParams` a layer, or an `engine.kernels.cpu.decoder.NativeStack` that holds them all."""
+
+
 class Params(NamedTuple):
     """The whole model. `head` is None where it is tied to `embed`."""
 
     embed: Any  # [V, hidden]
-    layers: tuple[LayerParams, ...]
+    layers: Layers
     final_norm: Any  # [hidden] f32
     head: Weight | None  # [V, hidden]

@@ -1,10 +1,12 @@
-"""How long a step will take: what warm-up measured of its program, linear in its work, times a running error ratio. Pure."""
+"""How long a step will take: what warm-up measured of its program, linear in its work, times what that program has been found to take
+on average, times a running error ratio. Pure."""
 
 import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Self
 
 from engine.scheduling.plan import Bucket, StepPlan
@@ -16,6 +18,13 @@ FIRST_STEPS = 16
 ERROR_SHARE = 0.99
 CORRECTION_BOUNDS = (0.5, 2.0)
 """A machine that stalls for other reasons than our work may not talk the scheduler into ever smaller steps."""
+NEWEST_STEPS = 64
+"""About two seconds of work."""
+HABIT_RATE = 0.1
+MAX_SURPRISE = 0.25
+HABIT_DECAY = 0.998
+"""A step; 350 steps halve it."""
+HABIT_BOUNDS = (0.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +88,45 @@ class Probe:
     seconds: float
 
 
-def fit_step_times(empty: Mapping[Bucket, float], decodes: tuple[Probe, ...], prefills: tuple[Probe, ...]) -> StepTimes:
-    """Times from one empty step a program, and two full steps of a decode and of a prefill program: short and long context.
+def fit_step_times(full: Mapping[Bucket, Probe], idle_row_s: float, decodes: tuple[Probe, ...], prefills: tuple[Probe, ...]) -> StepTimes:
+    """Times from one full step a program, what a row costs that is no padding, and two full steps of a decode and of a prefill
+    program: short and long context.
 
     A program is never taken as slower than one that holds more: another process may have run during its one measurement.
     """
-    base = {bucket: min(seconds for other, seconds in empty.items() if _holds(other, bucket)) for bucket in empty}
-    row_s, context_s = _slopes(base, [(p, p.work.decode_rows, p.work.decode_context) for p in decodes])
-    token_s, pair_s = _slopes(base, [(p, p.work.prefill_tokens, p.work.prefill_pairs) for p in prefills])
-    return StepTimes(base, token_s, pair_s, row_s, context_s)
+    row_s = max(0.0, idle_row_s)
+    context_s = _slope([(p.work.decode_context, p.seconds) for p in decodes])
+    pair_s = _slope([(p.work.prefill_pairs, p.seconds) for p in prefills])
+    work_s = StepTimes(dict.fromkeys(full, 0.0), row_s, pair_s, row_s, context_s)
+    seconds = {bucket: min(probe.seconds for other, probe in full.items() if _holds(other, bucket)) for bucket in full}
+    base = {bucket: max(0.0, seconds[bucket] - work_s.seconds(bucket, probe.work)) for bucket, probe in full.items()}
+    return StepTimes(base, row_s, pair_s, row_s, context_s)
 
 
 def _holds(other: Bucket, bucket: Bucket) -> bool:
     return other.decode_rows >= bucket.decode_rows and other.prefill_tokens >= bucket.prefill_tokens
 
 
-def _slopes(base: Mapping[Bucket, float], probes: Iterable[tuple[Probe, int, int]]) -> tuple[float, float]:
-    """Seconds an item and a unit of reading, from a probe that reads little and one that reads much; never negative."""
-    found = sorted(probes, key=lambda entry: entry[2])
-    if len(found) < 2:
-        return 0.0, 0.0
-    (little, items, few), (much, _, many) = found[0], found[-1]
-    read_s = max(0.0, (much.seconds - little.seconds) / max(1, many - few))
-    return max(0.0, (little.seconds - base[little.bucket] - few * read_s) / max(1, items)), read_s
+def _slope(points: Iterable[tuple[int, float]]) -> float:
+    """Seconds a unit, from the least and the most units; never negative."""
+    ordered = sorted(points)
+    if len(ordered) < 2:
+        return 0.0
+    (few, little_s), (many, much_s) = ordered[0], ordered[-1]
+    return max(0.0, (much_s - little_s) / max(1, many - few))
+
+
+@dataclass(slots=True)
+class _Habit:
+    """How much longer a program takes than warm-up found, on average."""
+
+    ratio: float
+    step: int
+    """When it was last seen."""
+
+    def at(self, step: int) -> float:
+        """Believed less and less while it is not seen: a program that was slow once gets its next chance."""
+        return 1.0 + (self.ratio - 1.0) * HABIT_DECAY ** (step - self.step)
 
 
 @dataclass(slots=True)
@@ -109,22 +134,21 @@ class StepModel:
     """Predicts, and learns how wrong it was. The clock is the caller's."""
 
     times: StepTimes
+    correction: float = 1.0
+    """The error ratio within its bounds, or the worst of the newest steps where that is less: once a burst of other processes is over,
+    what it did to the steps is soon forgotten."""
+    _habits: dict[Bucket, _Habit] = field(default_factory=dict)
+    _num_steps: int = 0
     _recent: deque[float] = field(default_factory=deque)
     _sorted: list[float] = field(default_factory=list)
 
     def predict_s(self, bucket: Bucket, work: Work) -> float:
         """What 99 of 100 such steps stay below."""
-        return self.times.seconds(bucket, work) * self.correction
-
-    @property
-    def correction(self) -> float:
-        """The error ratio within its bounds."""
-        lowest, highest = CORRECTION_BOUNDS
-        return min(highest, max(lowest, self.error_ratio))
+        return self._expect_s(bucket, work) * self.correction
 
     @property
     def error_ratio(self) -> float:
-        """P99 over recent steps of measured over uncorrected prediction; 1 until there are enough."""
+        """P99 over recent steps of measured over expected time; 1 until there are enough."""
         if len(self._sorted) < FIRST_STEPS:
             return 1.0
         return self._sorted[math.ceil(ERROR_SHARE * len(self._sorted)) - 1]
@@ -133,8 +157,25 @@ class StepModel:
         """A step took so long."""
         if seconds <= 0:
             return
-        ratio = seconds / max(1e-9, self.times.seconds(bucket, work))
+        self._num_steps += 1
+        ratio = seconds / max(1e-9, self._expect_s(bucket, work))
+        self._learn_habit(bucket, ratio)
         self._recent.append(ratio)
         insort(self._sorted, ratio)
         if len(self._recent) > WINDOW_STEPS:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        lowest, highest = CORRECTION_BOUNDS
+        newest = max(islice(reversed(self._recent), NEWEST_STEPS))
+        self.correction = min(highest, max(lowest, min(self.error_ratio, newest)))
+
+    def _expect_s(self, bucket: Bucket, work: Work) -> float:
+        habit = self._habits.get(bucket)
+        return self.times.seconds(bucket, work) * (1.0 if habit is None else habit.at(self._num_steps))
+
+    def _learn_habit(self, bucket: Bucket, ratio: float) -> None:
+        """A moving average that one odd step moves little."""
+        lowest, highest = HABIT_BOUNDS
+        habit = self._habits.get(bucket)
+        before = 1.0 if habit is None else habit.at(self._num_steps)
+        moved = before * (1.0 + HABIT_RATE * (min(1.0 + MAX_SURPRISE, max(1.0 - MAX_SURPRISE, ratio)) - 1.0))
+        self._habits[bucket] = _Habit(min(highest, max(lowest, moved)), self._num_steps)

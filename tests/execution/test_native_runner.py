@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from engine.execution.backends import stacked_params
+from engine.execution.kv_pool import attention_shape
 from engine.execution.warmup import WarmedUp, warm_up
 from engine.kernels.cpu.attention import CpuNativeAttention
+from engine.kernels.cpu.decoder import NativeStack
 from engine.kernels.cpu.library import NativeUnavailable, native_library
 from engine.model.native import native_params
 from engine.wire import Sampling
@@ -19,7 +22,8 @@ def ready() -> WarmedUp:
     if isinstance(library, NativeUnavailable):
         pytest.skip(library.reason)
     dense = jax.tree.map(lambda array: array.astype(jnp.bfloat16) if array.ndim == 2 else array, tiny_params())
-    params = native_params(dense, library.level(), int8=False)
+    params = stacked_params(native_params(dense, library.level(), int8=False), attention_shape(CONFIG, LIMITS.page_size), "bfloat16")
+    assert isinstance(params.layers, NativeStack)
     return warm_up(CONFIG, params, LIMITS, CpuNativeAttention(library), BUCKETS, "bfloat16", lambda *_: None)
 
 

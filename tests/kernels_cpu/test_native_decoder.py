@@ -10,7 +10,7 @@ import pytest
 from engine.execution.kv_pool import attention_shape
 from engine.kernels.attention import PrefillLayout
 from engine.kernels.cpu.attention import CpuNativeAttention
-from engine.kernels.cpu.decoder import DecoderStep, decoder_supports, run_decoder
+from engine.kernels.cpu.decoder import MAX_ARRAY_ELEMENTS, DecoderStep, allocate_stack, decoder_supports, run_decoder, stack_layers
 from engine.kernels.cpu.library import NativeLibrary
 from engine.model.config import ModelConfig, RopeConfig
 from engine.model.layers import rope_tables
@@ -85,10 +85,13 @@ def random_params(config: ModelConfig) -> Params:
 class Sequence:
     """One sequence's cache and table; runs spans of its tokens through the native layers."""
 
-    def __init__(self, config: ModelConfig, params: Params, backend: CpuNativeAttention, kv_dtype: str) -> None:
+    def __init__(
+        self, config: ModelConfig, params: Params, backend: CpuNativeAttention, kv_dtype: str, max_bytes: int = MAX_ARRAY_ELEMENTS
+    ) -> None:
         self.config, self.params = config, params
         self.shape = attention_shape(config, 16)
-        self.caches = tuple(backend.allocate(self.shape, NUM_PAGES, kv_dtype) for _ in range(config.num_layers))
+        self.stack = stack_layers(params.layers, max_bytes)
+        self.caches = allocate_stack(backend, self.shape, config.num_layers, NUM_PAGES, kv_dtype)
         self.table = np.random.default_rng(1).permutation(NUM_PAGES)[:TABLE_PAGES].astype(np.int32)
 
     def _run(
@@ -96,13 +99,19 @@ class Sequence:
     ) -> np.ndarray:
         slots = np.full(len(tokens), -1, np.int32)
         slots[rows] = self.table[positions[rows] // 16] * 16 + positions[rows] % 16
+        return self.run(tokens, positions, slots, tables, lengths, layout)[rows]
+
+    def run(
+        self, tokens: np.ndarray, positions: np.ndarray, slots: np.ndarray, tables: np.ndarray, lengths: np.ndarray, layout: PrefillLayout
+    ) -> np.ndarray:
+        """Hidden states of all rows."""
         cos, sin = rope_tables(self.config.rope, self.config.head_dim, jnp.asarray(positions))
         step = DecoderStep(
             cos, sin, jnp.asarray(slots), jnp.asarray(tables), jnp.asarray(lengths), PrefillLayout(*map(jnp.asarray, layout))
         )
         hidden = embed(self.params, jnp.asarray(tokens))
-        out, self.caches = run_decoder(self.shape, self.config.rms_norm_eps, self.params.layers, hidden, step, self.caches)
-        return np.asarray(out, np.float32)[rows]
+        out, self.caches = run_decoder(self.shape, self.config.rms_norm_eps, self.stack, hidden, step, self.caches)
+        return np.asarray(out, np.float32)
 
     def prefill(self, tokens: np.ndarray, start: int) -> np.ndarray:
         size, rows = len(tokens), -(-len(tokens) // 16) * 16
@@ -151,6 +160,32 @@ def test_hidden_states_are_the_same_bits_whole_chunked_and_decoded(
     chunks = [parts.prefill(tokens[:16], 0), parts.prefill(tokens[16:49], 16), parts.prefill(tokens[49:80], 49)]
     steps = [parts.decode(int(tokens[position]), position) for position in range(80, 90)]
     np.testing.assert_array_equal(np.concatenate(chunks + steps), whole)
+
+
+@pytest.mark.parametrize("max_elements", [1, MAX_ARRAY_ELEMENTS])
+def test_weights_and_caches_may_lie_in_one_buffer_or_in_many(
+    library: NativeLibrary, monkeypatch: pytest.MonkeyPatch, max_elements: int
+) -> None:
+    params = native_params(random_params(LLAMA), library.level(), int8=True)
+    tokens = np.arange(40, dtype=np.int32)
+    together = Sequence(LLAMA, params, CpuNativeAttention(library), "bfloat16").prefill(tokens, 0)
+    monkeypatch.setattr("engine.kernels.cpu.decoder.MAX_ARRAY_ELEMENTS", max_elements)
+    apart = Sequence(LLAMA, params, CpuNativeAttention(library), "bfloat16", max_bytes=max_elements)
+    assert len(apart.stack.buffers) == len(apart.caches) == (LLAMA.num_layers if max_elements == 1 else 1)
+    np.testing.assert_array_equal(apart.prefill(tokens, 0), together)
+
+
+def test_padding_is_left_as_it_was(library: NativeLibrary) -> None:
+    params = native_params(random_params(LLAMA), library.level(), int8=False)
+    sequence = Sequence(LLAMA, params, CpuNativeAttention(library), "bfloat16")
+    none = np.zeros(0, np.int32)
+    layout = PrefillLayout(np.zeros((0, TABLE_PAGES), np.int32), none, none, none, none)
+    tokens, positions = np.array([5, 6, 7], np.int32), np.zeros(3, np.int32)
+    rows = sequence._run(tokens, positions, [0, 1, 2], np.stack([sequence.table] * 3), np.ones(3, np.int32), layout)
+    padded = np.full(3, -1, np.int32)
+    out = sequence.run(tokens, positions, padded, np.stack([sequence.table] * 3), np.zeros(3, np.int32), layout)
+    np.testing.assert_array_equal(out, np.asarray(embed(params, jnp.asarray(tokens)), np.float32))
+    assert not np.array_equal(out, rows)
 
 
 def test_layers_run_one_by_one_where_a_form_is_not_native(library: NativeLibrary) -> None:

@@ -7,7 +7,7 @@ import pytest
 from engine.execution.kv_pool import attention_shape
 from engine.kernels.attention import PrefillLayout
 from engine.kernels.cpu.attention import CpuNativeAttention
-from engine.kernels.cpu.decoder import DecoderStep, run_decoder
+from engine.kernels.cpu.decoder import DecoderStep, allocate_stack, run_decoder, stack_layers
 from engine.kernels.cpu.library import NativeLibrary
 from engine.model.checkpoint import load_model
 from engine.model.config import ModelConfig
@@ -27,7 +27,8 @@ def native_scores(
     """Negative log-likelihood of every token but the first, and the most likely token after each; in chunks over pages."""
     backend, shape = CpuNativeAttention(library), attention_shape(config, 16)
     table = jnp.arange(-(-len(token_ids) // 16), dtype=jnp.int32)
-    caches = tuple(backend.allocate(shape, len(table), kv_dtype) for _ in range(config.num_layers))
+    stack = stack_layers(params.layers)
+    caches = allocate_stack(backend, shape, config.num_layers, len(table), kv_dtype)
     none, one = jnp.zeros(0, jnp.int32), jnp.ones(1, jnp.int32)
     nll, best = [], []
     following = np.array([*token_ids[1:], 0])
@@ -37,7 +38,7 @@ def native_scores(
         layout = PrefillLayout(table[None], jnp.zeros(CHUNK // 16, jnp.int32), 0 * one, CHUNK * one, start * one)
         cos, sin = rope_tables(config.rope, config.head_dim, positions)
         step = DecoderStep(cos, sin, positions, jnp.zeros((0, len(table)), jnp.int32), none, layout)
-        hidden, caches = run_decoder(shape, config.rms_norm_eps, params.layers, embed(params, tokens), step, caches)
+        hidden, caches = run_decoder(shape, config.rms_norm_eps, stack, embed(params, tokens), step, caches)
         rows = np.asarray(logits(config, params, hidden), np.float64)
         rows -= rows.max(axis=1, keepdims=True)
         nll.append(np.log(np.exp(rows).sum(axis=1)) - rows[np.arange(CHUNK), following[start : start + CHUNK]])

@@ -6,7 +6,9 @@ residual sums are rounded once instead of twice.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import batched
 from typing import Any, Protocol
 
 import jax
@@ -14,7 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.kernels.attention import AttentionShape, PrefillLayout
-from engine.kernels.cpu.products import GROUP, KIND_CODES, NativeWeight
+from engine.kernels.cpu.attention import CpuNativeAttention
+from engine.kernels.cpu.products import GROUP, KIND_CODES, Kind, NativeWeight
+
+ALIGNMENT_BYTES = 64
+MAX_ARRAY_ELEMENTS = 2**31 - 1
+MISSING = -1
+COPY_THREADS = 4
 
 
 class DecoderLayer(Protocol):
@@ -46,6 +54,26 @@ class DecoderLayer(Protocol):
     def down_bias(self) -> Any | None: ...
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NativeStack:
+    """All layers' weights, one behind the other in as few buffers as 32-bit indices allow: each argument of a call
+    costs 4 microseconds, and 30 layers of separate tensors more than a millisecond a step."""
+
+    buffers: tuple[jax.Array, ...]  # u8
+    kinds: tuple[Kind, ...] = field(metadata={"static": True})
+    """Four a layer: qkv, output, gate_up, down."""
+    buffer_of_layer: tuple[int, ...] = field(metadata={"static": True})
+    offsets: tuple[int, ...] = field(metadata={"static": True})
+    """Of each layer's tensors in its buffer, in the order of `Layer` in stack.h; `MISSING` where the architecture has none."""
+    intermediate: int = field(metadata={"static": True})
+    isa_level: int = field(metadata={"static": True})
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.buffer_of_layer)
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderStep:
     """The rows of a step: B decode rows, then those of the layout. `slots` are places in the cache, -1 writes nothing."""
@@ -70,50 +98,95 @@ def decoder_supports(shape: AttentionShape, layers: Sequence[DecoderLayer], kv_d
     return widths_fill and kv_dtype in ("bfloat16", "int8") and shape.soft_cap is None
 
 
-def run_decoder(
-    shape: AttentionShape, eps: float, layers: Sequence[DecoderLayer], hidden: jax.Array, step: DecoderStep, caches: Sequence[jax.Array]
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """hidden bf16 [T, hidden] through all layers -> the same, and the caches, written in place where they are donated."""
-    buffers: list[jax.Array] = [
-        *(hidden.astype(jnp.bfloat16), step.cos, step.sin, step.slots, step.decode_tables, step.decode_lengths, *step.layout)
+def stack_layers(layers: Sequence[DecoderLayer], max_bytes: int = MAX_ARRAY_ELEMENTS) -> NativeStack:
+    """Copy native layers into one buffer, or several of at most `max_bytes`; a layer is never cut."""
+    tensors = [_layer_tensors(layer) for layer in layers]
+    buffer_of_layer, ends, offsets = list[int](), [0], list[int]()
+    for layer in tensors:
+        size = sum(_aligned(tensor.nbytes) for tensor in layer if tensor is not None)
+        if ends[-1] and ends[-1] + size > max_bytes:
+            ends.append(0)
+        buffer_of_layer.append(len(ends) - 1)
+        for tensor in layer:
+            offsets.append(MISSING if tensor is None else ends[-1])
+            ends[-1] += 0 if tensor is None else _aligned(tensor.nbytes)
+    buffers = [_empty(size) for size in ends]
+    targets = (buffers[index] for index in buffer_of_layer)
+    with ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="stack") as pool:
+        list(pool.map(_copy_layer, targets, batched(offsets, len(tensors[0])), tensors))  # a list, so that an error is raised here
+    kinds = tuple(matrix.kind for layer in layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down))
+    arrays = tuple(jnp.asarray(buffer) for buffer in buffers)
+    return NativeStack(arrays, kinds, tuple(buffer_of_layer), tuple(offsets), layers[0].down.in_features, layers[0].qkv.isa_level)
+
+
+def _copy_layer(buffer: np.ndarray, places: Sequence[int], tensors: Sequence[np.ndarray | None]) -> None:
+    for place, tensor in zip(places, tensors, strict=True):
+        if tensor is not None:
+            buffer[place : place + tensor.nbytes] = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _empty(size: int) -> np.ndarray:
+    """Memory that JAX takes over as it is: numpy's own is not aligned to a cache line."""
+    raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    return raw[-raw.ctypes.data % ALIGNMENT_BYTES :][:size]
+
+
+def _layer_tensors(layer: DecoderLayer) -> list[np.ndarray | None]:
+    """In the order of `Layer` in stack.h."""
+
+    def matrix(weight: NativeWeight) -> list[np.ndarray | None]:
+        return [np.asarray(weight.data), np.asarray(weight.scales)]
+
+    def vector(values: Any | None, dtype: Any) -> np.ndarray | None:
+        return None if values is None else np.asarray(values).astype(dtype)
+
+    return [
+        *(vector(layer.input_norm, np.float32), *matrix(layer.qkv), vector(layer.qkv_bias, jnp.bfloat16)),
+        *(vector(layer.q_norm, np.float32), vector(layer.k_norm, np.float32)),
+        *(*matrix(layer.output), vector(layer.output_bias, jnp.bfloat16), vector(layer.post_norm, np.float32)),
+        *(*matrix(layer.gate_up), vector(layer.gate_up_bias, jnp.bfloat16), *matrix(layer.down), vector(layer.down_bias, jnp.bfloat16)),
     ]
-    aliases = {0: 0}
-    for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
-        buffers += _layer_buffers(layer)
-        aliases[len(buffers)] = index + 1
-        buffers.append(cache)
+
+
+def allocate_stack(
+    backend: CpuNativeAttention, shape: AttentionShape, num_layers: int, num_pages: int, kv_dtype: str
+) -> tuple[jax.Array, ...]:
+    """Zeroed caches [P, layers * K, 2, ...] of all layers, as few as 32-bit indices allow: a page's layers lie side by side."""
+    layer = jax.eval_shape(lambda: backend.allocate(shape, num_pages, kv_dtype))
+    most = max(1, MAX_ARRAY_ELEMENTS // layer.size)
+    counts = [min(most, num_layers - first) for first in range(0, num_layers, most)]
+    return tuple(jnp.zeros((num_pages, count * shape.num_kv_heads, *layer.shape[2:]), layer.dtype) for count in counts)
+
+
+def run_decoder(
+    shape: AttentionShape, eps: float, stack: NativeStack, hidden: jax.Array, step: DecoderStep, caches: Sequence[jax.Array]
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """hidden bf16 [T, hidden] through all layers -> the same, and the caches, written in place where they are donated.
+
+    Rows without a slot are padding: their state comes back as it was.
+    """
+    arrays = [hidden.astype(jnp.bfloat16), step.cos, step.sin, step.slots, step.decode_tables, step.decode_lengths, *step.layout]
+    arrays += stack.buffers
+    aliases = {0: 0} | {len(arrays) + index: index + 1 for index in range(len(caches))}
     results = (jax.ShapeDtypeStruct(hidden.shape, jnp.bfloat16), *(jax.ShapeDtypeStruct(cache.shape, cache.dtype) for cache in caches))
-    first = layers[0]
-    kinds = [KIND_CODES[matrix.kind] for layer in layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
     call = jax.ffi.ffi_call("fairlane_decoder", results, input_output_aliases=aliases)
     out, *written = call(
-        *buffers,
-        isa=np.int32(first.qkv.isa_level),
+        *arrays,
+        *caches,
+        isa=np.int32(stack.isa_level),
         num_heads=np.int32(shape.num_heads),
+        num_kv_heads=np.int32(shape.num_kv_heads),
         head_dim=np.int32(shape.head_dim),
-        intermediate=np.int32(first.down.in_features),
+        intermediate=np.int32(stack.intermediate),
         eps=np.float32(eps),
         scale=np.float32(shape.scale),
         window=np.int32(shape.sliding_window or 0),
-        kinds=np.asarray(kinds, np.int32),
+        kinds=np.asarray([KIND_CODES[kind] for kind in stack.kinds], np.int32),
+        buffers=np.asarray(stack.buffer_of_layer, np.int32),
+        offsets=np.asarray(stack.offsets, np.int64),
     )
     return out.astype(hidden.dtype), tuple(written)
-
-
-def _layer_buffers(layer: DecoderLayer) -> list[jax.Array]:
-    """In the order of `Layer` in stack.h; what the architecture lacks is empty."""
-
-    def matrix(weight: NativeWeight) -> list[jax.Array]:
-        return [weight.data, weight.scales]
-
-    def bias(vector: Any | None) -> jax.Array:
-        return jnp.zeros((0,), jnp.bfloat16) if vector is None else jnp.asarray(vector, jnp.bfloat16)
-
-    def norm(vector: Any | None) -> jax.Array:
-        return jnp.zeros((0,), jnp.float32) if vector is None else jnp.asarray(vector, jnp.float32)
-
-    return [
-        *(norm(layer.input_norm), *matrix(layer.qkv), bias(layer.qkv_bias), norm(layer.q_norm), norm(layer.k_norm)),
-        *(*matrix(layer.output), bias(layer.output_bias), norm(layer.post_norm)),
-        *(*matrix(layer.gate_up), bias(layer.gate_up_bias), *matrix(layer.down), bias(layer.down_bias)),
-    ]

@@ -1,6 +1,7 @@
 // The calls that JAX makes: decodes buffers, checks what could read or write out of bounds, hands over to run.h.
 #include <string>
 
+#include "layer_reader.h"
 #include "run.h"
 #include "select.h"
 #include "stack.h"
@@ -22,15 +23,16 @@ bool TypeOf(const ffi::AnyBuffer& buffer, Type* type) {
 
 // cache [P, K, 2, S * D] of the rows' type, or [P, K, 2, S * (D + 4)] int8; `rows` are q or k, any rank.
 ffi::Error ShapeOf(const ffi::AnyBuffer& cache, const ffi::AnyBuffer& rows, int64_t heads, int64_t head_dim, float scale, float soft_cap,
-                   int64_t window, AttentionShape* s) {
+                   int64_t window, AttentionShape* s, int64_t kv_heads = 0) {
   const auto dims = cache.dimensions();
   if (dims.size() != 4 || dims[2] != 2 || head_dim % 16 != 0 || head_dim > kMaxHeadDim)
     return Invalid("cache must be [P, K, 2, S * D], D a multiple of 16 up to 256");
   const bool is_int8 = cache.element_type() == ffi::DataType::S8;
-  *s = {heads, dims[1], head_dim, dims[3] / (head_dim + (is_int8 ? 4 : 0)), scale, soft_cap, window, Type::kF32, Type::kInt8};
+  if (kv_heads == 0) kv_heads = dims[1];  // a cache of one layer
+  *s = {heads, kv_heads, head_dim, dims[3] / (head_dim + (is_int8 ? 4 : 0)), scale, soft_cap, window, Type::kF32, Type::kInt8, dims[1]};
   if (!TypeOf(rows, &s->type)) return Invalid("rows must be bf16 or f32");
   if (!is_int8 && (!TypeOf(cache, &s->kv) || s->kv != s->type)) return Invalid("cache must be int8, or of the type of its rows");
-  if (s->page_size % 16 != 0 || heads % dims[1] != 0) return Invalid("page size must be a multiple of 16, H one of K");
+  if (s->page_size % 16 != 0 || heads % kv_heads != 0 || dims[1] % kv_heads != 0) return Invalid("page size must be a multiple of 16, H and a page's heads of K");
   return ffi::Error::Success();
 }
 
@@ -160,7 +162,8 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
   if (width > weight.out) return Invalid("result wider than the weight");
   Team team(pool, false);
   char* out = static_cast<char*>(y->untyped_data());
-  RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
+  const auto ranges = LiveRanges(rows, [](int64_t) { return true; });
+  RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, ranges, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
     const int64_t start = group * kOutGroup;
     if (start >= width) return;
     kernels->store(tile, count, std::min(kOutGroup, width - start), nullptr, nullptr, width, type, out + (first * width + start) * Bytes(type));
@@ -168,97 +171,81 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
   return ffi::Error::Success();
 }
 
-// A layer's buffers, in the order of `Layer`; a tensor that the architecture lacks has no elements.
-constexpr size_t kLayerBuffers = 17;
 constexpr size_t kStepBuffers = 11;
 
-class BufferReader {
- public:
-  BufferReader(const ffi::RemainingArgs& args, size_t first) : args_(args), next_(first) {}
-  template <typename T>
-  const T* Optional() {
-    const ffi::AnyBuffer buffer = Next();
-    return buffer.element_count() == 0 ? nullptr : static_cast<const T*>(buffer.untyped_data());
-  }
-  ffi::Error Matrix(int32_t kind, int64_t in, int64_t out, Weight* weight) {
-    const ffi::AnyBuffer data = Next(), scales = Next();
-    if (ffi::Error error = WeightOf(kind, data, scales, in, weight); error.failure()) return error;
-    return weight->out >= out ? ffi::Error::Success() : Invalid("a weight is too small");
-  }
-  ffi::AnyBuffer Next() { return *args_.get<ffi::AnyBuffer>(next_++); }
-
- private:
-  const ffi::RemainingArgs& args_;
-  size_t next_;
-};
-
-ffi::Error ReadLayer(BufferReader& reader, const Step& step, const int32_t* kinds, char* cache, Layer* layer) {
-  const AttentionShape& s = step.shape;
-  const int64_t width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
-  layer->input_norm = reader.Optional<float>();
-  if (ffi::Error error = reader.Matrix(kinds[0], step.hidden, width + 2 * kv_width, &layer->qkv); error.failure()) return error;
-  layer->qkv_bias = reader.Optional<uint16_t>();
-  layer->q_norm = reader.Optional<float>();
-  layer->k_norm = reader.Optional<float>();
-  if (ffi::Error error = reader.Matrix(kinds[1], width, step.hidden, &layer->output); error.failure()) return error;
-  layer->output_bias = reader.Optional<uint16_t>();
-  layer->post_norm = reader.Optional<float>();
-  if (ffi::Error error = reader.Matrix(kinds[2], step.hidden, 2 * step.intermediate, &layer->gate_up); error.failure()) return error;
-  layer->gate_up_bias = reader.Optional<uint16_t>();
-  if (ffi::Error error = reader.Matrix(kinds[3], step.intermediate, step.hidden, &layer->down); error.failure()) return error;
-  layer->down_bias = reader.Optional<uint16_t>();
-  layer->cache = cache;
+// The step's own arrays, the first arguments.
+ffi::Error ReadStep(const ffi::RemainingArgs& args, ffi::AnyBuffer result, Step* step) {
+  for (size_t i = 3; i < kStepBuffers; ++i)
+    if (!args.get<Ints>(i).has_value()) return Invalid("tables and lengths must be i32");
+  const ffi::AnyBuffer hidden = *args.get<ffi::AnyBuffer>(0);
+  step->rows = hidden.dimensions()[0];
+  step->hidden = hidden.dimensions()[1];
+  step->cos = static_cast<const float*>((*args.get<ffi::AnyBuffer>(1)).untyped_data());
+  step->sin = static_cast<const float*>((*args.get<ffi::AnyBuffer>(2)).untyped_data());
+  step->slots = (*args.get<Ints>(3)).typed_data();
+  step->state = static_cast<uint16_t*>(result.untyped_data());
+  if (step->state != hidden.untyped_data()) std::memcpy(step->state, hidden.untyped_data(), hidden.size_bytes());
   return ffi::Error::Success();
 }
 
-// args: hidden [T, hidden] bf16, cos, sin [T, D/2] f32, slots [T], decode tables [B, M] and lengths [B], the five arrays
-// of a PrefillLayout for rows B.., then each layer's buffers with its cache last. rets: hidden, then the caches in place.
-ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, int32_t isa, int32_t num_heads, int32_t head_dim,
-                   int32_t intermediate, float eps, float scale, int32_t window, ffi::Span<const int32_t> kinds) {
-  const Kernels* kernels = KernelsAt(isa);
-  const size_t num_layers = kinds.size() / 4;
-  if (!kernels || num_layers == 0 || args.size() != kStepBuffers + num_layers * kLayerBuffers || rets.size() != 1 + num_layers)
-    return Invalid("no such instruction set, or a wrong number of buffers");
-  const ffi::AnyBuffer hidden = *args.get<ffi::AnyBuffer>(0);
+ffi::Error TasksOf(const ffi::RemainingArgs& args, const Step& step, int64_t pages, std::vector<AttentionTask>* tasks) {
   const auto ints = [&](size_t i) { return *args.get<Ints>(i); };
-  for (size_t i = 3; i < kStepBuffers; ++i)
-    if (!args.get<Ints>(i).has_value()) return Invalid("tables and lengths must be i32");
-  const ffi::AnyBuffer first_cache = *args.get<ffi::AnyBuffer>(kStepBuffers + kLayerBuffers - 1);
-  Step step;
-  if (ffi::Error error = ShapeOf(first_cache, hidden, num_heads, head_dim, scale, 0, window, &step.shape); error.failure()) return error;
-  if (step.shape.type != Type::kBf16) return Invalid("hidden state must be bf16");
-  ffi::AnyBuffer result = **rets.get<ffi::AnyBuffer>(0);
-  step.rows = hidden.dimensions()[0];
-  step.hidden = hidden.dimensions()[1];
-  step.intermediate = intermediate;
-  step.eps = eps;
-  step.cos = static_cast<const float*>((*args.get<ffi::AnyBuffer>(1)).untyped_data());
-  step.sin = static_cast<const float*>((*args.get<ffi::AnyBuffer>(2)).untyped_data());
-  step.slots = ints(3).typed_data();
-  step.state = static_cast<uint16_t*>(result.untyped_data());
-  if (step.state != hidden.untyped_data()) std::memcpy(step.state, hidden.untyped_data(), hidden.size_bytes());
-
-  const int64_t pages = first_cache.dimensions()[0], decode_rows = (int64_t)ints(5).element_count();
-  if (std::any_of(step.slots, step.slots + step.rows, [&](int32_t x) { return x >= pages * step.shape.page_size; })) return Invalid("slot outside the cache");
-  std::vector<AttentionTask> tasks;
-  if (ffi::Error error = DecodeTasks(step.shape, ints(4), ints(5), 1, pages, &tasks); error.failure()) return error;
+  const int64_t decode_rows = (int64_t)ints(5).element_count();
+  if (ffi::Error error = DecodeTasks(step.shape, ints(4), ints(5), 1, pages, tasks); error.failure()) return error;
   const Ints tables = ints(6), block_sequence = ints(7), row_start = ints(8), chunk_tokens = ints(9), context_tokens = ints(10);
   const Layout layout = {tables, block_sequence, row_start, chunk_tokens, context_tokens};
-  if (ffi::Error error = PrefillTasks(step.shape, layout, decode_rows, step.rows - decode_rows, pages, &tasks); error.failure()) return error;
+  return PrefillTasks(step.shape, layout, decode_rows, step.rows - decode_rows, pages, tasks);
+}
+
+// args: hidden [T, hidden] bf16, cos, sin [T, D/2] f32, slots [T], decode tables [B, M] and lengths [B], the five arrays of a
+// PrefillLayout for rows B.., then the buffers of weights, then those of caches [P, layers * K, 2, ..], all layers in order.
+// `buffers` says which buffer a layer's weights are in, `offsets` where. rets: hidden, then the caches in place.
+ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, int32_t isa, int32_t num_heads,
+                   int32_t num_kv_heads, int32_t head_dim, int32_t intermediate, float eps, float scale, int32_t window,
+                   ffi::Span<const int32_t> kinds, ffi::Span<const int32_t> buffers, ffi::Span<const int64_t> offsets) {
+  const Kernels* kernels = KernelsAt(isa);
+  const size_t num_layers = buffers.size(), num_caches = rets.size() - 1;
+  if (!kernels || num_layers == 0 || kinds.size() != 4 * num_layers || offsets.size() != kLayerTensors * num_layers || rets.size() < 2 ||
+      args.size() < kStepBuffers + 1 + num_caches)
+    return Invalid("no such instruction set, or a wrong number of buffers");
+  const size_t first_cache = args.size() - num_caches;
+  const ffi::AnyBuffer given = *args.get<ffi::AnyBuffer>(first_cache);
+  Step step;
+  if (ffi::Error error = ShapeOf(given, *args.get<ffi::AnyBuffer>(0), num_heads, head_dim, scale, 0, window, &step.shape, num_kv_heads); error.failure())
+    return error;
+  if (step.shape.type != Type::kBf16) return Invalid("hidden state must be bf16");
+  if (ffi::Error error = ReadStep(args, **rets.get<ffi::AnyBuffer>(0), &step); error.failure()) return error;
+  step.intermediate = intermediate;
+  step.eps = eps;
+  const int64_t pages = given.dimensions()[0];
+  if (std::any_of(step.slots, step.slots + step.rows, [&](int32_t x) { return x >= pages * step.shape.page_size; })) return Invalid("slot outside the cache");
+  std::vector<AttentionTask> tasks;
+  if (ffi::Error error = TasksOf(args, step, pages, &tasks); error.failure()) return error;
 
   Team team(pool, false);
-  const AttentionPlan plan(*kernels, step.shape, std::move(tasks), team.threads());
-  Stack stack(team, *kernels, step, plan);
-  for (size_t i = 0; i < num_layers; ++i) {
-    BufferReader reader(args, kStepBuffers + i * kLayerBuffers);
-    ffi::AnyBuffer cache = **rets.get<ffi::AnyBuffer>(1 + i);
-    const ffi::AnyBuffer given = *args.get<ffi::AnyBuffer>(kStepBuffers + (i + 1) * kLayerBuffers - 1);
-    if (cache.untyped_data() != given.untyped_data()) std::memcpy(cache.untyped_data(), given.untyped_data(), cache.size_bytes());
-    Layer layer;
-    if (ffi::Error error = ReadLayer(reader, step, kinds.begin() + 4 * i, static_cast<char*>(cache.untyped_data()), &layer); error.failure()) return error;
-    stack.Run(layer);
+  size_t layer_index = 0;
+  for (size_t c = 0; c < num_caches; ++c) {
+    ffi::AnyBuffer cache = **rets.get<ffi::AnyBuffer>(1 + c);
+    const ffi::AnyBuffer before = *args.get<ffi::AnyBuffer>(first_cache + c);
+    if (cache.untyped_data() != before.untyped_data()) std::memcpy(cache.untyped_data(), before.untyped_data(), before.size_bytes());
+    step.shape.page_heads = cache.dimensions()[1];
+    const AttentionPlan plan(*kernels, step.shape, tasks, team.threads());
+    Stack stack(team, *kernels, step, plan);
+    char* place = static_cast<char*>(cache.untyped_data());
+    for (int64_t heads = 0; heads < step.shape.page_heads; heads += num_kv_heads, ++layer_index) {
+      if (layer_index == num_layers) return Invalid("more layers in the caches than in the weights");
+      const int32_t buffer = buffers.begin()[layer_index];
+      if (buffer < 0 || kStepBuffers + buffer >= first_cache) return Invalid("no such buffer of weights");
+      Layer layer;
+      const ffi::AnyBuffer weights = *args.get<ffi::AnyBuffer>(kStepBuffers + buffer);
+      const LayerReader reader(static_cast<const char*>(weights.untyped_data()), (int64_t)weights.size_bytes(),
+                               offsets.begin() + kLayerTensors * layer_index);
+      if (!ReadLayer(reader, step, kinds.begin() + 4 * layer_index, place + heads * step.shape.head_bytes(), &layer))
+        return Invalid("a weight lies outside its buffer, or is missing");
+      stack.Run(layer);
+    }
   }
-  return ffi::Error::Success();
+  return layer_index == num_layers ? ffi::Error::Success() : Invalid("fewer layers in the caches than in the weights");
 }
 
 }  // namespace
@@ -283,8 +270,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_product, Product,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_decoder, Decoder,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attr<int32_t>("isa").Attr<int32_t>("num_heads")
-                                  .Attr<int32_t>("head_dim").Attr<int32_t>("intermediate").Attr<float>("eps").Attr<float>("scale")
-                                  .Attr<int32_t>("window").Attr<ffi::Span<const int32_t>>("kinds"));
+                                  .Attr<int32_t>("num_kv_heads").Attr<int32_t>("head_dim").Attr<int32_t>("intermediate").Attr<float>("eps").Attr<float>("scale")
+                                  .Attr<int32_t>("window").Attr<ffi::Span<const int32_t>>("kinds").Attr<ffi::Span<const int32_t>>("buffers")
+                                  .Attr<ffi::Span<const int64_t>>("offsets"));
 
 // The name of an instruction set, or null where this library or machine has none.
 extern "C" const char* fairlane_isa_name(int level) {

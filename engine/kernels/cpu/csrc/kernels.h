@@ -22,12 +22,13 @@ struct AttentionShape {
   int64_t window;  // 0: none
   Type type;       // of q, of k and v as given, and of the result
   Type kv;         // of the cache: `type`, or int8
+  int64_t page_heads;  // KV heads of a page in the cache: `num_kv_heads`, or those of all layers that share it
 
   int64_t group() const { return num_heads / num_kv_heads; }
   int64_t part_values_bytes() const { return page_size * head_dim * Bytes(kv); }
   int64_t part_bytes() const { return part_values_bytes() + (kv == Type::kInt8 ? page_size * (int64_t)sizeof(float) : 0); }
   int64_t head_bytes() const { return 2 * part_bytes(); }
-  int64_t page_bytes() const { return num_kv_heads * head_bytes(); }
+  int64_t page_bytes() const { return page_heads * head_bytes(); }
   // A softmax state of one row and one KV head: maxima and sums of its query heads, then their weighted V.
   int64_t state_floats() const { return (2 * group() + 15) / 16 * 16 + group() * head_dim; }
 };

@@ -121,6 +121,25 @@ class AttentionPlan {
   std::unique_ptr<float[]> states_;
 };
 
+constexpr int64_t kUnitRows = 48;  // rows of one unit of a product: their activations stay in the second-level cache
+
+struct RowRange {
+  int64_t begin, end;
+};
+
+// Rows for which is_live(row) holds, in ranges of at most kUnitRows: what lies between costs nothing.
+template <typename F>
+std::vector<RowRange> LiveRanges(int64_t rows, const F& is_live) {
+  std::vector<RowRange> ranges;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (!is_live(row)) continue;
+    const bool goes_on = !ranges.empty() && ranges.back().end == row && row - ranges.back().begin < kUnitRows;
+    if (goes_on) ranges.back().end = row + 1;
+    else ranges.push_back({row, row + 1});
+  }
+  return ranges;
+}
+
 // Rows of activations, quantised where the weight wants it.
 class PreparedRows {
  public:
@@ -132,14 +151,18 @@ class PreparedRows {
     sum_.reset(new int32_t[rows * blocks_]);
     view_ = {x, quantized_.get(), scale_.get(), sum_.get()};
   }
-  bool needs_work() const { return quantized_ != nullptr; }
-  void Do(const Kernels& kernels, int64_t row) const {
-    kernels.quantize(weight_.kind, view_.bf16 + row * weight_.in, weight_.in, view_.quantized + row * weight_.in, view_.scale + row * blocks_,
-                     view_.sum + row * blocks_);
+  void Prepare(Team& team, const Kernels& kernels, const std::vector<RowRange>& ranges) const {
+    if (!quantized_) return;
+    for (const RowRange& range : ranges) team.Run(range.end - range.begin, [&](int64_t i) { Quantize(kernels, range.begin + i); });
   }
   const Activations& view() const { return view_; }
 
  private:
+  void Quantize(const Kernels& kernels, int64_t row) const {
+    kernels.quantize(weight_.kind, view_.bf16 + row * weight_.in, weight_.in, view_.quantized + row * weight_.in, view_.scale + row * blocks_,
+                     view_.sum + row * blocks_);
+  }
+
   Weight weight_;
   Activations view_;
   int64_t blocks_ = 0;
@@ -148,19 +171,19 @@ class PreparedRows {
   std::unique_ptr<int32_t[]> sum_;
 };
 
-constexpr int64_t kUnitRows = 48;  // rows of one unit of a product: their activations stay in the second-level cache
-
-// Runs end(group, first_row, rows, f32 tile [rows, 64]) on every tile of x @ weight.T.
+// Runs end(group, first_row, rows, f32 tile [rows, 64]) on every tile of x @ weight.T at the rows of `ranges`, out of `rows`.
 template <typename End>
-void RunProduct(Team& team, const Kernels& kernels, const Weight& weight, const uint16_t* x, int64_t rows, const End& end) {
+void RunProduct(Team& team, const Kernels& kernels, const Weight& weight, const uint16_t* x, int64_t rows, const std::vector<RowRange>& ranges,
+                const End& end) {
   const PreparedRows prepared(weight, x, rows);
-  if (prepared.needs_work()) team.Run(rows, [&](int64_t row) { prepared.Do(kernels, row); });
-  const int64_t groups = weight.out / kOutGroup, chunks = CeilDiv(rows, kUnitRows);
+  prepared.Prepare(team, kernels, ranges);
+  const int64_t groups = weight.out / kOutGroup, chunks = (int64_t)ranges.size();
   team.Run(groups * chunks, [&](int64_t unit) {
-    const int64_t group = unit / chunks, first = unit % chunks * kUnitRows, count = std::min(kUnitRows, rows - first);
+    const int64_t group = unit / chunks;
+    const RowRange range = ranges[unit % chunks];
     alignas(64) float tile[kUnitRows * kOutGroup];
-    kernels.multiply(weight, prepared.view(), group, first, first + count, tile);
-    end(group, first, count, tile);
+    kernels.multiply(weight, prepared.view(), group, range.begin, range.end, tile);
+    end(group, range.begin, range.end - range.begin, tile);
   });
 }
 

@@ -30,7 +30,7 @@ struct Step {
   float eps;
   const float* cos;  // [T, D / 2]
   const float* sin;
-  const int32_t* slots;  // [T]
+  const int32_t* slots;  // [T]; below 0: padding, whose state is left as it is
   uint16_t* state;       // [T, hidden]: in and out
 };
 
@@ -40,6 +40,7 @@ class Stack {
       : team_(team), kernels_(kernels), step_(step), attention_(attention) {
     const AttentionShape& s = step.shape;
     qkv_width_ = (s.num_heads + 2 * s.num_kv_heads) * s.head_dim;
+    ranges_ = LiveRanges(step.rows, [&](int64_t row) { return step.slots[row] >= 0; });
     normed_.reset(new uint16_t[step.rows * step.hidden]);
     qkv_.reset(new uint16_t[step.rows * qkv_width_]);
     attended_.reset(new uint16_t[step.rows * s.num_heads * s.head_dim]());
@@ -61,11 +62,12 @@ class Stack {
  private:
   static constexpr int64_t kUnitTokens = 4;  // rows of the cheap phases' units
 
-  // Calls f(row) for all rows, a few to a unit.
+  // Calls f(row) for all rows but padding, a few to a unit.
   template <typename F>
   void EachRow(const F& f) {
     team_.Run(CeilDiv(step_.rows, kUnitTokens), [&](int64_t unit) {
-      for (int64_t row = unit * kUnitTokens; row < std::min(step_.rows, (unit + 1) * kUnitTokens); ++row) f(row);
+      for (int64_t row = unit * kUnitTokens; row < std::min(step_.rows, (unit + 1) * kUnitTokens); ++row)
+        if (step_.slots[row] >= 0) f(row);
     });
   }
 
@@ -74,7 +76,7 @@ class Stack {
   }
 
   void Project(const Weight& weight, const uint16_t* x, const uint16_t* bias, const uint16_t* residual, int64_t width, uint16_t* y) {
-    RunProduct(team_, kernels_, weight, x, step_.rows, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
+    RunProduct(team_, kernels_, weight, x, step_.rows, ranges_, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
       const int64_t start = group * kOutGroup, at = first * width + start;
       if (start >= width) return;
       kernels_.store(tile, count, std::min(kOutGroup, width - start), bias ? bias + start : nullptr, residual ? residual + at : nullptr, width,
@@ -96,12 +98,12 @@ class Stack {
 
   // silu(gate) * up: a unit computes the same 64 outputs of both.
   void Gate(const Layer& layer) {
-    const int64_t width = step_.intermediate, up_group = width / kOutGroup, chunks = CeilDiv(step_.rows, kUnitRows);
+    const int64_t width = step_.intermediate, up_group = width / kOutGroup, chunks = (int64_t)ranges_.size();
     const PreparedRows prepared(layer.gate_up, normed_.get(), step_.rows);
-    if (prepared.needs_work()) EachRow([&](int64_t row) { prepared.Do(kernels_, row); });
+    prepared.Prepare(team_, kernels_, ranges_);
     const uint16_t* bias = layer.gate_up_bias;
     team_.Run(up_group * chunks, [&](int64_t unit) {
-      const int64_t group = unit / chunks, first = unit % chunks * kUnitRows, count = std::min(kUnitRows, step_.rows - first);
+      const int64_t group = unit / chunks, first = ranges_[unit % chunks].begin, count = ranges_[unit % chunks].end - first;
       alignas(64) float gate[kUnitRows * kOutGroup], up[kUnitRows * kOutGroup];
       kernels_.multiply(layer.gate_up, prepared.view(), group, first, first + count, gate);
       kernels_.multiply(layer.gate_up, prepared.view(), up_group + group, first, first + count, up);
@@ -116,6 +118,7 @@ class Stack {
   const Step& step_;
   const AttentionPlan& attention_;
   int64_t qkv_width_;
+  std::vector<RowRange> ranges_;  // all rows but padding
   std::unique_ptr<uint16_t[]> normed_, qkv_, attended_, gated_;
 };
 
