@@ -1,4 +1,4 @@
-"""`python -m engine run|prepare|info`: what the control plane and its command line start as subprocesses.
+"""`python -m engine run|prepare|info|simulate`: what the control plane and its command line start as subprocesses.
 
 Exit codes: 0 done, 2 usage, 3 a setting or the model is at fault (do not restart), 1 anything else.
 """
@@ -17,6 +17,7 @@ from engine.link import Link
 from engine.model.export import export_model
 from engine.model.info import describe_model
 from engine.server import serve
+from engine.simulation.command import simulate
 from engine.wire import DEFAULT_MODEL, EngineConfig
 
 EXIT_AT_FAULT = 3
@@ -58,6 +59,8 @@ def info(model: str, dtype: str, quantization: str, kv_cache_dtype: str) -> None
     """Say what MODEL weighs, what a token of context costs, and how many sequences fit which card."""
     click.echo(describe_model(model, dtype=dtype, quantization=quantization, kv_dtype=kv_cache_dtype))
 
+
+main.add_command(simulate)
 
 if __name__ == "__main__":
     try:

@@ -4,6 +4,7 @@ EngineError
 ├── ConfigError            a setting is impossible; the message names key, value, bound and remedy
 ├── ModelError             the model's files are missing, broken or of an unsupported kind
 │   └── DoesNotFit         weights or KV pool exceed the memory there is; the message has the numbers
+├── TraceError             a file that a simulation reads is missing or broken; the message has line and cure
 ├── InvalidSequence        a submitted sequence was refused at the engine's door (token id, length, parameter)
 └── EngineGone             the engine process died or its connection broke; requests in flight end with this
 """
@@ -23,6 +24,10 @@ class ModelError(EngineError):
 
 class DoesNotFit(ModelError):
     """Weights or KV pool exceed the memory there is; the message has the numbers and what to change."""
+
+
+class TraceError(EngineError):
+    """A trace, or another file that a simulation reads, is missing or broken. The message names file, line and cure."""
 
 
 class InvalidSequence(EngineError):

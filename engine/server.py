@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ from engine.model.source import ModelSource, open_source
 from engine.scheduling.limits import limits_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_model import StepModel
+from engine.simulation.machine import MACHINE_NAME, Facts, Machine, processor_name, write_machine
 from engine.startup import Startup
 from engine.wire import (
     CommonPrefix,
@@ -201,6 +203,17 @@ class Replica:
         device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size)
         warmed = warm_up(model, weights.params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
         self._startup.seconds.update(warmed.seconds)
+        facts = Facts(
+            model=model.name,
+            device=_device_name() if jax.default_backend() != "cpu" else processor_name(),
+            backend=backend.name,
+            measured=f"{datetime.now(UTC):%Y-%m-%d}",
+            vocab_size=model.vocab_size,
+            max_model_len=max_model_len,
+            num_pages=num_pages,
+            page_size=config.block_size,
+        )
+        write_machine(Path(config.export_dir) / MACHINE_NAME, Machine(facts, warmed.step_times))
         scheduler = Scheduler(limits, model=StepModel(warmed.step_times))
         guard = warmed.compiles_after_ready
         if config.compile_after_ready_is_fatal:

@@ -11,7 +11,7 @@ from appliance.asgi import serve as serve_appliance
 from appliance.cli.audit import audit
 from appliance.cli.common import CONFIG_HELP, fails_clearly, load, print_table, store_options
 from appliance.cli.configuration import config
-from appliance.cli.models import model
+from appliance.cli.models import model, simulate
 from appliance.cli.settings_table import settings_flags, settings_markdown, settings_rows
 from appliance.cli.tenants import key, tenant, tier
 from appliance.db.base import Base
@@ -99,7 +99,7 @@ def settings_command(config: str | None, markdown: bool) -> None:
         print_table(("SETTING", "VALUE", "FROM"), settings_rows(load({}, config)))
 
 
-for group in (tenant, key, tier, config, audit, model):
+for group in (tenant, key, tier, config, audit, model, simulate):
     cli.add_command(group)
 
 

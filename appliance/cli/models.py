@@ -1,4 +1,4 @@
-"""`fairlane model`: questions only the engine's code can answer, asked in a subprocess (`python -m engine ...`)."""
+"""`fairlane model` and `fairlane simulate`: questions only the engine's code can answer, asked in a subprocess (`python -m engine ...`)."""
 
 import subprocess
 import sys
@@ -34,6 +34,13 @@ def info(arguments: tuple[str, ...]) -> None:
 def prepare(arguments: tuple[str, ...]) -> None:
     """Write what the control plane reads of MODEL, tokenizer.json and model.json, to a folder."""
     _ask_engine("prepare", arguments)
+
+
+@click.command("simulate", context_settings={**PASS_ON, "help_option_names": []})
+@click.argument("arguments", metavar="TRACE [OPTIONS]", nargs=-1, type=click.UNPROCESSED)
+def simulate(arguments: tuple[str, ...]) -> None:
+    """Replay TRACE on the scheduler under a virtual clock: tails, attainment and fairness by tenant; how many more users fit."""
+    _ask_engine("simulate", arguments)
 
 
 def _ask_engine(command: str, arguments: tuple[str, ...]) -> None:

@@ -23,10 +23,11 @@ from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
 from engine.scheduling.policies import policy_of
 from engine.scheduling.policy import Policy
+from engine.scheduling.repeat import DecodeRepeater, Repeated, TokenOf
 from engine.scheduling.report import load_of, pad_tokens_of, record_of
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster
-from engine.scheduling.step_model import StepModel, work_of
+from engine.scheduling.step_model import StepModel, StepTimes, work_of
 from engine.scheduling.tenants import Accounts
 from engine.wire import FinishReason, Load, SequenceEvent, StepRecord, Submit, TenantPolicy, TokenLogprob
 
@@ -42,6 +43,7 @@ class Scheduler:
         self.accounts = Accounts("requests" if limits.scheduling_policy == "wrr" else "tokens")
         self._roster = Roster(limits, queue or policy_of(limits, self.accounts), self.accounts)
         self._planner = Planner(self._roster, StepBudget(limits, model))
+        self._repeater = DecodeRepeater(self._roster, model)
         self._sequences: dict[int, Sequence] = {}
         self._lone: dict[int, None] = {}  # those that want prompt log-probabilities
         self._latest_starts: list[tuple[int, int]] = []  # a heap with sequence ids
@@ -192,9 +194,7 @@ class Scheduler:
         """The ledger's tuple of the step committed last; the step-time model learns from its times."""
         step = self._committed
         assert step is not None and step.plan is plan, "record belongs right after commit"
-        began_ns, self._last_done_ns = max(dispatched_ns, self._last_done_ns), done_ns
-        if self._model is not None:
-            self._model.observe(plan.bucket, work_of(plan), (done_ns - began_ns) / 1e9)
+        self.learn(plan, dispatched_ns=dispatched_ns, done_ns=done_ns)
         return record_of(
             step,
             planned_ns=planned_ns,
@@ -203,6 +203,25 @@ class Scheduler:
             committed_ns=committed_ns,
             pages_free=self._roster.memory.pool.num_free,
         )
+
+    def learn(self, plan: StepPlan, *, dispatched_ns: int, done_ns: int) -> None:
+        """The step-time model's lesson of the step committed last; part of `record`."""
+        began_ns, self._last_done_ns = max(dispatched_ns, self._last_done_ns), done_ns
+        if self._model is not None:
+            self._model.observe(plan.bucket, work_of(plan), (done_ns - began_ns) / 1e9)
+
+    def repeat(self, times: StepTimes, now_ns: int, until_ns: int, token_of: TokenOf) -> Repeated:
+        """For the simulator, right after a step was committed and learned: plan, run and commit steps of decodes, as long as nothing
+        else can happen and steps begin before `until_ns`. Nobody ends in them, so there are no events but one token a running
+        sequence and step."""
+        most = 0 if self._in_flight or self._lone or self._events else self._repeater.most_steps(token_of)
+        repeated = self._repeater.run(times, now_ns, until_ns, most) if most else Repeated()
+        if repeated.ended_ns:
+            self._repeater.take(repeated, token_of)
+            self._num_steps += len(repeated.ended_ns)
+            self._roster.counters.pad_tokens += repeated.pad_tokens
+            self._last_done_ns = repeated.ended_ns[-1]
+        return repeated
 
     def _is_late(self, row: Row) -> bool:
         """Its sequence ended, was aborted or preempted after the row was planned: whatever it drew is dropped."""

@@ -146,6 +146,28 @@ class SimulatedRunner:
         return tuple(_logprob_of(slot.tokens[position], slot.chain[position - 1]) for position in following)
 
 
+class QuickRunner:
+    """Implements `engine.scheduling.plan.Runner` for traces, where only numbers of tokens matter: it checks nothing, and a sequence
+    draws the same token every time."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+    def token_of(self, sequence_id: int) -> int:
+        """Live sequences differ, so that no two outputs are taken for the same one."""
+        return sequence_id % self._vocab_size
+
+    def dispatch(self, plan: StepPlan) -> SimulatedTicket:
+        """Nothing to wait for."""
+        rows = (*plan.decodes, *plan.prefills)
+        tokens = tuple(self.token_of(row.sequence_id) for row in rows)
+        return SimulatedTicket(plan, StepResult(tokens, (None,) * len(rows), ((),) * len(plan.prefills)))
+
+    def collect(self, ticket: SimulatedTicket) -> StepResult:
+        """The step's tokens."""
+        return ticket.result
+
+
 def _check_bucket(plan: StepPlan) -> None:
     padded = sum(round_to_block(len(chunk.tokens)) for chunk in plan.prefills)
     _require(len(plan.decodes) <= plan.bucket.decode_rows, f"{len(plan.decodes)} decode rows do not fit {plan.bucket}")

@@ -40,13 +40,16 @@ class Accounts:
     """All tenants' counters. `unit`: charge tokens (VTC), or one a request admitted (weighted round robin)."""
 
     def __init__(self, unit: Literal["tokens", "requests"] = "tokens") -> None:
-        self._unit = unit
+        self.unit = unit
         self._accounts: dict[str, Account] = {}
         self._num_seen = 0
         self._last_waiting: Account | None = None
+        self._active_weight: float | None = None
+        """Sum over tenants with live sequences; None: to be summed anew."""
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """Replace all; a tenant that is not among them keeps its account while it has sequences."""
+        self._active_weight = None
         by_name = {policy.tenant_id: policy for policy in policies}
         for name in tuple(self._accounts):
             if name not in by_name and not self._accounts[name].live:
@@ -73,11 +76,17 @@ class Accounts:
 
     def enter(self, tenant_id: str) -> None:
         """A sequence came."""
-        self.of(tenant_id).live += 1
+        account = self.of(tenant_id)
+        account.live += 1
+        if account.live == 1:
+            self._active_weight = None
 
     def leave(self, tenant_id: str) -> None:
         """A sequence ended."""
-        self._accounts[tenant_id].live -= 1
+        account = self._accounts[tenant_id]
+        account.live -= 1
+        if not account.live:
+            self._active_weight = None
 
     def join(self, tenant_id: str) -> None:
         """A sequence waits for a slot. A tenant that had none waiting is lifted to the least served of those that have, or to
@@ -96,17 +105,17 @@ class Accounts:
 
     def charge(self, row: Row) -> None:
         """The row was planned."""
-        if self._unit == "tokens":
+        if self.unit == "tokens":
             self._add(row.sequence.submit.tenant_id, cost_of(row))
 
     def refund(self, row: Row) -> None:
         """The row was late: nobody got its token."""
-        if self._unit == "tokens":
+        if self.unit == "tokens":
             self._add(row.sequence.submit.tenant_id, -cost_of(row))
 
     def charge_admission(self, tenant_id: str) -> None:
         """A sequence got its slot."""
-        if self._unit == "requests":
+        if self.unit == "requests":
             self._add(tenant_id, 1.0)
 
     def debt(self, tenant_id: str) -> float:
@@ -116,8 +125,10 @@ class Accounts:
 
     def share(self, tenant_id: str) -> float:
         """The tenant's weight among the active ones, it included."""
-        own = self.of(tenant_id).policy.weight
-        return own / (own + sum(account.policy.weight for name, account in self.active() if name != tenant_id))
+        if self._active_weight is None:
+            self._active_weight = sum(account.policy.weight for _, account in self.active())
+        own = self.of(tenant_id)
+        return own.policy.weight / (self._active_weight + (0.0 if own.live else own.policy.weight))
 
     def _lift(self, account: Account) -> None:
         last = self._last_waiting.counter if self._last_waiting is not None else 0.0

@@ -1,0 +1,123 @@
+"""Many decode steps at once, for the simulator: where nobody who waits can start and nobody ends, the next step holds the same rows again.
+
+What changes from step to step is then known beforehand: each row is one token further, and the step's time grows with the context. A
+property test holds the result to that of planning and committing every step.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.scheduling.request import Sequence
+from engine.scheduling.roster import Roster
+from engine.scheduling.step_model import StepModel, StepTimes, Work
+from engine.scheduling.tenants import KV_READS_PER_TOKEN, Account
+
+type TokenOf = Callable[[int], int]
+"""The token that a sequence, named by its id, draws every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What came of it."""
+
+    sequence_ids: tuple[int, ...] = ()
+    """Who got a token in each step."""
+    ended_ns: tuple[int, ...] = ()
+    """When each step was done."""
+    pad_tokens: int = 0
+
+
+class DecodeRepeater:
+    """Looks ahead as far as nothing can happen but decodes."""
+
+    def __init__(self, roster: Roster, model: StepModel | None) -> None:
+        self._roster = roster
+        self._limits = roster.limits
+        self._model = model
+
+    def most_steps(self, token_of: TokenOf) -> int:
+        """How many steps follow for certain, if nobody comes, that hold one decode of each running sequence and nothing else; the step
+        in which somebody ends is not among them."""
+        running = self._roster.running
+        may_start = len(self._roster.queue) and self._roster.num_free_slots
+        if not running or may_start or self._limits.preempt_every_steps:
+            return 0
+        if not all(self._goes_on(sequence, token_of) for sequence in running):
+            return 0
+        steps = min(sequence.max_tokens - len(sequence.tokens) for sequence in running) - 1
+        while steps > 0 and self._missing_pages(steps) > self._roster.memory.pool.num_available:
+            steps //= 2
+        return steps
+
+    def run(self, times: StepTimes, now_ns: int, until_ns: int, most: int) -> Repeated:
+        """Steps one after another from `now_ns`, none of which begins at `until_ns` or later; at most `most`."""
+        running = self._roster.running
+        rows, context = len(running), sum(sequence.planned_tokens + 1 for sequence in running)
+        bucket = self._limits.buckets.choose(rows, 0)
+        bound_s = self._bound_s()
+        ended: list[int] = []
+        while len(ended) < most and now_ns < until_ns:
+            work = Work(decode_rows=rows, decode_context=context)
+            if bound_s and self._model is not None and self._model.predict_s(bucket, work) > bound_s:
+                break
+            step_ns = max(1, round(times.seconds(bucket, work) * 1e9))
+            now_ns += step_ns
+            ended.append(now_ns)
+            context += rows
+            if self._model is not None:
+                self._model.observe(bucket, work, step_ns / 1e9)
+        if not ended:
+            return Repeated()
+        return Repeated(tuple(s.sequence_id for s in running), tuple(ended), len(ended) * (bucket.decode_rows - rows))
+
+    def take(self, repeated: Repeated, token_of: TokenOf) -> None:
+        """The tokens, pages and charges of those steps."""
+        steps = len(repeated.ended_ns)
+        self._charge(steps)
+        for sequence in self._roster.by_claim():
+            sequence.tokens.extend([token_of(sequence.sequence_id)] * steps)
+            sequence.planned_tokens += steps
+            sequence.computed_tokens += steps
+            has_room = self._roster.memory.grow(sequence, sequence.planned_tokens)
+            assert has_room, "the pages of all steps were counted before"
+            sequence.sent_pages = len(sequence.pages)
+            sequence.last_token_ns = repeated.ended_ns[-1]
+            self._roster.memory.register(sequence)
+
+    def _goes_on(self, sequence: Sequence, token_of: TokenOf) -> bool:
+        """It decodes, nothing of it is in flight, and its next token does not end it by what it is."""
+        token, sampling = token_of(sequence.sequence_id), sequence.submit.sampling
+        stops = token in sampling.stop_token_ids or (token in self._limits.eos_token_ids and not sampling.ignore_eos)
+        return sequence.wants_decode and sequence.planned_tokens + 1 == len(sequence.tokens) and not stops
+
+    def _missing_pages(self, steps: int) -> int:
+        pages_for = self._limits.pages_for
+        return sum(pages_for(sequence.planned_tokens + steps) - len(sequence.pages) for sequence in self._roster.running)
+
+    def _bound_s(self) -> float:
+        """A longer step might leave out a decode of another lane while the fast one works; 0 where none may be left out."""
+        lanes = {*(sequence.submit.lane for sequence in self._roster.running), *self._roster.waiting.lanes()}
+        return self._limits.max_step_ms / 1e3 if "fast" in lanes and len(lanes) > 1 else 0.0
+
+    def _charge(self, steps: int) -> None:
+        """As step by step: a counter is a sum of floats, so the order of a tenant's rows counts."""
+        contexts: dict[str, list[int]] = {}
+        for sequence in self._roster.by_claim():
+            contexts.setdefault(sequence.submit.tenant_id, []).append(sequence.planned_tokens + 1)
+        accounts = self._roster.accounts
+        if accounts.unit == "tokens":
+            for tenant_id, firsts in contexts.items():
+                _charge_decodes(accounts.of(tenant_id), firsts, steps)
+
+
+def _charge_decodes(account: Account, firsts: list[int], steps: int) -> None:
+    weight = account.policy.weight
+    if math.frexp(weight)[0] == 0.5 and math.frexp(KV_READS_PER_TOKEN)[0] == 0.5:
+        # every cost is a multiple of a power of two: sums are exact in any order
+        reads = steps * sum(firsts) + len(firsts) * (steps * (steps - 1) // 2)
+        account.counter += (steps * len(firsts) + reads / KV_READS_PER_TOKEN) / weight
+        return
+    for step in range(steps):
+        for first in firsts:
+            account.counter += (1 + (first + step) / KV_READS_PER_TOKEN) / weight
