@@ -43,6 +43,11 @@ class PagePool:
         others = self.holdings.set_aside_for_others(self.holdings.of(tenant_id))
         return max(0, len(self._free) + self.holdings.cached - others)
 
+    @property
+    def num_spare(self) -> int:
+        """Free pages that can be taken before `refill` evicts any."""
+        return max(0, len(self._free) - self.num_pages // LOW_WATER_PART)
+
     def references(self, page: int) -> int:
         return self._references[page]
 

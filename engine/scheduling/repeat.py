@@ -46,7 +46,7 @@ class DecodeRepeater:
         if not all(self._goes_on(sequence, token_of) for sequence in running):
             return 0
         steps = min(sequence.max_tokens - len(sequence.tokens) for sequence in running) - 1
-        while steps > 0 and self._missing_pages(steps) > self._roster.memory.pool.num_available:
+        while steps > 0 and not self._has_pages(steps):
             steps //= 2
         return steps
 
@@ -91,9 +91,16 @@ class DecodeRepeater:
         stops = token in sampling.stop_token_ids or (token in self._limits.eos_token_ids and not sampling.ignore_eos)
         return sequence.wants_decode and sequence.planned_tokens + 1 == len(sequence.tokens) and not stops
 
-    def _missing_pages(self, steps: int) -> int:
-        pages_for = self._limits.pages_for
-        return sum(pages_for(sequence.planned_tokens + steps) - len(sequence.pages) for sequence in self._roster.running)
+    def _has_pages(self, steps: int) -> bool:
+        """Free ones, so that nothing is evicted for them, and for each tenant within what reserves and caps leave it."""
+        pages_for, pool = self._limits.pages_for, self._roster.memory.pool
+        missing: dict[str, int] = {}
+        for sequence in self._roster.running:
+            name = sequence.submit.tenant_id
+            missing[name] = missing.get(name, 0) + pages_for(sequence.planned_tokens + steps) - len(sequence.pages)
+        total = sum(missing.values())
+        within_caps = all(count <= pool.holdings.of(name).room_under_cap for name, count in missing.items() if count)
+        return total <= pool.num_spare and within_caps and all(total <= pool.available_to(name) for name in missing)
 
     def _bound_s(self) -> float:
         """A longer step might leave out a decode of another lane while the fast one works; 0 where none may be left out."""

@@ -214,6 +214,8 @@ class Scheduler:
         """For the simulator, right after a step was committed and learned: plan, run and commit steps of decodes, as long as nothing
         else can happen and steps begin before `until_ns`. Nobody ends in them, so there are no events but one token a running
         sequence and step."""
+        if self._latest_starts:
+            until_ns = min(until_ns, self._latest_starts[0][0] + 1)
         most = 0 if self._in_flight or self._lone or self._events else self._repeater.most_steps(token_of)
         repeated = self._repeater.run(times, now_ns, until_ns, most) if most else Repeated()
         if repeated.ended_ns:

@@ -20,6 +20,8 @@ class Served:
     submit: Submit
     token_times_ns: list[int] = field(default_factory=list)
     ended_ns: int = 0
+    lane: str = ""
+    """Where it ran; empty until its first event."""
 
     @property
     def ttft_ns(self) -> int:
@@ -145,6 +147,7 @@ class Simulator:
     def _take(self, events: Iterable[SequenceEvent]) -> None:
         for event in events:
             served = self.served[event.sequence_id]
+            served.lane = served.lane or event.lane
             served.token_times_ns.extend(self.now_ns for _ in event.token_ids)
             if event.finish is not None:
                 served.ended_ns = self.now_ns

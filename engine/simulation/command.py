@@ -40,7 +40,7 @@ class Asked:
     tenants: int
     requests: int
     divide_lengths: float
-    fast_lane_tokens: int
+    queue_ttl_s: float
     lane: str | None
     ttft_ms: tuple[float, float]
     tpot_ms: tuple[float, float]
@@ -64,7 +64,7 @@ class Asked:
 )
 @click.option("--requests", type=click.IntRange(0), default=0, help="So many requests; a shorter trace is repeated. 0: all of it, once.")
 @click.option("--divide-lengths", type=click.FloatRange(1.0), default=1.0, help="Prompts and outputs become so many times shorter.")
-@click.option("--fast-lane-tokens", type=click.IntRange(0), default=512, help="Longest prompt of the fast lane.")
+@click.option("--queue-ttl-s", type=click.FloatRange(0), default=10.0, help="Tiers' queue limit; 0: whoever is late waits on.")
 @click.option("--lane", type=click.Choice(["fast", "slow", "batch"]), help="All requests in this lane.")
 @click.option("--ttft-ms", type=(float, float), default=(500.0, 3000.0), help="TTFT targets of the fast and the slow lane; 0: none.")
 @click.option("--tpot-ms", type=(float, float), default=(50.0, 100.0), help="The same for TPOT.")
@@ -79,7 +79,7 @@ def simulate(**flags: Any) -> None:
     """Replay TRACE on the engine's scheduler under a virtual clock, and say what each tenant would get.
 
     TRACE is a CSV or JSON lines file: arrived_at_s,tenant,prompt_tokens,output_tokens, or one of Azure's, Mooncake's or Vidur's public
-    traces as they are. The control plane's admission is not simulated: everybody enters, and who is late counts as missed.
+    traces as they are. The control plane's admission is not simulated: everybody enters, and whoever is late or waits in vain is a miss.
     """
     asked = Asked(**{name: flags.pop(name) for name in Asked.__dataclass_fields__})
     _check(asked)
@@ -107,7 +107,6 @@ def _answer(asked: Asked, flags: dict[str, Any]) -> Report:
         num_requests=asked.requests,
         num_tenants=asked.tenants,
         length_divisor=asked.divide_lengths,
-        fast_lane_tokens=asked.fast_lane_tokens,
         lane=asked.lane or "",
         seed=asked.seed,
     )
@@ -145,7 +144,7 @@ def _rows(asked: Asked) -> list[TraceRow]:
 def _base_policy(asked: Asked) -> TenantPolicy:
     lanes = ("fast", "slow")
     ttft_s, tpot_s = ({lane: ms / 1e3 for lane, ms in zip(lanes, table, strict=True) if ms > 0} for table in (asked.ttft_ms, asked.tpot_ms))
-    return TenantPolicy(tenant_id="", ttft_s=ttft_s, tpot_s=tpot_s)
+    return TenantPolicy(tenant_id="", ttft_s=ttft_s, tpot_s=tpot_s, queue_ttl_s=asked.queue_ttl_s or None)
 
 
 def _targets_s(policy: TenantPolicy) -> tuple[tuple[str, dict[str, float]], ...]:

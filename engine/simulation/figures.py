@@ -31,6 +31,8 @@ class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
     ttft: Tail
     tpot: Tail
     worst_gap_ms: float
+    expired: int
+    """Requests that waited too long for their first step and ended unserved. Quantiles are of the others."""
     attainment: float
     """Share of all requests whose TTFT and TPOT were within their targets."""
     tokens: int
@@ -68,6 +70,7 @@ class _Tenant:
     ttft_ns: list[int] = field(default_factory=list)
     tpot_ns: list[float] = field(default_factory=list)
     worst_gap_ns: int = 0
+    expired: int = 0
     good: int = 0
     tokens: int = 0
     tokens_counted: int = 0
@@ -87,22 +90,25 @@ class Collector:
         """One request ended. `last_arrival_ns`: of the whole trace."""
         submit = served.submit
         tenant = self._tenants.setdefault(submit.tenant_id, _Tenant())
+        self.ended += 1
+        asked = len(submit.prompt) + submit.sampling.max_tokens
+        is_counted = submit.received_ns <= COUNTED_PART * last_arrival_ns
+        tenant.tokens_counted += asked * is_counted
+        if not served.token_times_ns:
+            tenant.expired += 1
+            return
         tenant.ttft_ns.append(served.ttft_ns)
         if len(served.token_times_ns) > 1:
             tenant.tpot_ns.append(served.tpot_ns)
         tenant.worst_gap_ns = max(tenant.worst_gap_ns, served.worst_gap_ns)
         tenant.good += is_good(served, self._policies.get(submit.tenant_id))
-        tokens = len(submit.prompt) + len(served.token_times_ns)
-        tenant.tokens += tokens
-        if submit.received_ns <= COUNTED_PART * last_arrival_ns:
-            tenant.tokens_counted += tokens
-            tenant.tokens_in_time += tokens * (served.ended_ns <= last_arrival_ns)
+        tenant.tokens += asked
+        tenant.tokens_in_time += asked * (is_counted and served.ended_ns <= last_arrival_ns)
         self.costliest = max(self.costliest, cost_of_request(submit))
-        self.ended += 1
 
     def tenants(self) -> list[TenantFigures]:
         """Who sent most comes first."""
-        found = [_figures(name, [tenant]) for name, tenant in self._tenants.items() if tenant.ttft_ns]
+        found = [_figures(name, [tenant]) for name, tenant in self._tenants.items() if tenant.ttft_ns or tenant.expired]
         return sorted(found, key=lambda figures: (-figures.requests, figures.tenant))
 
     def total(self) -> TenantFigures:
@@ -113,7 +119,7 @@ def is_good(served: Served, policy: TenantPolicy | None) -> bool:
     """Within the targets of its lane; where there is no target, in time."""
     if policy is None:
         return True
-    lane = served.submit.lane
+    lane = served.lane
     ttft_s, tpot_s = policy.ttft_s.get(lane, math.inf), policy.tpot_s.get(lane, math.inf)
     return served.ttft_ns <= ttft_s * 1e9 and served.tpot_ns <= tpot_s * 1e9
 
@@ -137,7 +143,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 def _figures(name: str, parts: Iterable[_Tenant]) -> TenantFigures:
     parts = list(parts)
-    requests = sum(len(part.ttft_ns) for part in parts)
+    requests = sum(len(part.ttft_ns) + part.expired for part in parts)
     counted = sum(part.tokens_counted for part in parts)
     return TenantFigures(
         tenant=name,
@@ -145,6 +151,7 @@ def _figures(name: str, parts: Iterable[_Tenant]) -> TenantFigures:
         ttft=_tail([value for part in parts for value in part.ttft_ns]),
         tpot=_tail([value for part in parts for value in part.tpot_ns]),
         worst_gap_ms=max((part.worst_gap_ns for part in parts), default=0) / 1e6,
+        expired=sum(part.expired for part in parts),
         attainment=sum(part.good for part in parts) / max(1, requests),
         tokens=sum(part.tokens for part in parts),
         served_share=sum(part.tokens_in_time for part in parts) / counted if counted else 1.0,

@@ -71,8 +71,8 @@ def text_of(report: Report) -> str:
 def _table(figures: Figures) -> str:
     tails = "".join(f"{name:>8}" for name in ("P50", "P99", "P99.9"))
     lines = [
-        f"{'':<25}{'TTFT ms':>24}{'TPOT ms':>24}{'worst':>9}{'attain-':>9}{'served':>8}",
-        f"{'tenant':<16}{'requests':>9}{tails}{tails}{'gap ms':>9}{'ment':>9}{'in time':>8}",
+        f"{'':<25}{'TTFT ms':>24}{'TPOT ms':>24}{'worst':>9}{'waited':>8}{'attain-':>9}{'served':>8}",
+        f"{'tenant':<16}{'requests':>9}{tails}{tails}{'gap ms':>9}{'in vain':>8}{'ment':>9}{'in time':>8}",
     ]
     lines += [_line(tenant) for tenant in figures.tenants[:SHOWN_TENANTS]]
     hidden = len(figures.tenants) - SHOWN_TENANTS
@@ -83,7 +83,7 @@ def _table(figures: Figures) -> str:
 def _line(tenant: TenantFigures) -> str:
     tails = "".join(f"{value:>8.0f}" for value in (tenant.ttft.p50_ms, tenant.ttft.p99_ms, tenant.ttft.p999_ms))
     tails += "".join(f"{value:>8.1f}" for value in (tenant.tpot.p50_ms, tenant.tpot.p99_ms, tenant.tpot.p999_ms))
-    rest = f"{tenant.worst_gap_ms:>9.0f}{tenant.attainment:>9.2%}{tenant.served_share:>8.1%}"
+    rest = f"{tenant.worst_gap_ms:>9.0f}{tenant.expired:>8}{tenant.attainment:>9.2%}{tenant.served_share:>8.1%}"
     return f"{tenant.tenant[:15]:<16}{tenant.requests:>9}{tails}{rest}"
 
 

@@ -25,10 +25,8 @@ class Shape:
     """0: the trace's own, or one."""
     length_divisor: float = 1.0
     """Prompts and outputs are so many times as short."""
-    fast_lane_tokens: int = 512
-    """Prompts up to so many tokens go to the fast lane."""
     lane: str = ""
-    """All requests' lane; empty lets the prompt decide."""
+    """All requests' lane; empty lets the scheduler decide by their prompts."""
     seed: int = 0
 
 
@@ -54,7 +52,7 @@ def arrived_s(rows: Sequence[TraceRow], shape: Shape, number: int) -> float:
 def submits(rows: Iterable[TraceRow], shape: Shape, policies: dict[str, TenantPolicy], vocab_size: int) -> Iterator[Submit]:
     """One sequence a row. A tenant that `policies` lacks has no targets."""
     for number, row in enumerate(rows):
-        lane = shape.lane or ("fast" if row.prompt_tokens <= shape.fast_lane_tokens else "slow")
+        lane = shape.lane or "fast"
         policy = policies.get(row.tenant)
         ttft_s = policy.ttft_s.get(lane, 0.0) if policy else 0.0
         received_ns = round(row.arrived_s * 1e9)
@@ -69,6 +67,7 @@ def submits(rows: Iterable[TraceRow], shape: Shape, policies: dict[str, TenantPo
             sampling=sampling,
             received_ns=received_ns,
             ttft_deadline_ns=received_ns + round(ttft_s * 1e9) if ttft_s else 0,
+            lane_by_length=not shape.lane,
         )
 
 

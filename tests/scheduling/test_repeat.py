@@ -7,25 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.scheduling.lanes import rules_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import QuickRunner
 from engine.scheduling.simulator import Simulator
 from engine.scheduling.step_model import StepModel, StepTimes
-from engine.wire import Sampling, Submit, TenantPolicy
+from engine.wire import EngineConfig, Sampling, Submit, TenantPolicy
 from tests.scheduling.driver import make_limits
 
 MS = 1_000_000
 TENANTS = ("quiet", "noisy", "third")
 
 
-def simulator_of(seed: int, *, repeats: bool, **changes) -> Simulator:
+def simulator_of(seed: int, *, repeats: bool, ttl_s: float | None = None, **changes) -> Simulator:
     """A small machine under traffic that leaves it idle, busy and overloaded by turns, at times short of pages."""
     limits = make_limits(**({"max_num_seqs": 8, "num_pages": 96, "max_step_ms": 12, "scheduling_policy": "vtc"} | changes))
     base_s = {bucket: 0.010 + 1e-4 * bucket.prefill_tokens for bucket in limits.buckets.all()}
     times = StepTimes(base_s, 0.0, 1e-9, 5e-4, 2e-6)
     scheduler = Scheduler(limits, model=StepModel(times))
     policies = [
-        TenantPolicy(tenant_id=name, tpot_s={"fast": 0.04}, weight=weight) for name, weight in zip(TENANTS, (1, 4, 0.3), strict=True)
+        TenantPolicy(tenant_id=name, tpot_s={"fast": 0.04}, ttft_s={"fast": 0.2}, queue_ttl_s=ttl_s, weight=weight)
+        for name, weight in zip(TENANTS, (1, 4, 0.3), strict=True)
     ]
     scheduler.set_policies(policies)
     simulator = Simulator(scheduler, QuickRunner(limits.vocab_size), times, repeats=repeats)
@@ -54,10 +56,20 @@ def state_of(simulator: Simulator) -> tuple:
     policy=st.sampled_from(["vtc", "wrr", "fcfs", "priority"]),
     pages=st.sampled_from([24, 40, 96]),
     caches=st.booleans(),
+    ttl_s=st.sampled_from([None, 1.0]),
+    quota=st.booleans(),
 )
-def test_many_steps_at_once_leave_the_state_of_single_steps(seed: int, policy: str, pages: int, caches: bool) -> None:
-    changes = {"scheduling_policy": policy, "num_pages": pages, "enable_prefix_caching": caches}
-    quick, plain = (simulator_of(seed, repeats=repeats, **changes) for repeats in (True, False))
+def test_many_steps_at_once_leave_the_state_of_single_steps(
+    seed: int, policy: str, pages: int, caches: bool, ttl_s: float | None, quota: bool
+) -> None:
+    changes = {
+        "scheduling_policy": policy,
+        "num_pages": pages,
+        "enable_prefix_caching": caches,
+        "enable_kv_quota": quota,
+        "lanes": rules_of(EngineConfig()),
+    }
+    quick, plain = (simulator_of(seed, repeats=repeats, ttl_s=ttl_s, **changes) for repeats in (True, False))
     quick.run()
     plain.run()
     assert state_of(quick) == state_of(plain)

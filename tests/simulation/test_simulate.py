@@ -21,7 +21,7 @@ from engine.simulation.trace import TraceRow
 from engine.simulation.workload import Shape
 from engine.wire import EngineConfig, Sampling, Submit, TenantPolicy
 
-POLICY = TenantPolicy(tenant_id="", ttft_s={"fast": 0.5, "slow": 3.0}, tpot_s={"fast": 0.05, "slow": 0.1})
+POLICY = TenantPolicy(tenant_id="", queue_ttl_s=None, ttft_s={"fast": 0.5, "slow": 3.0}, tpot_s={"fast": 0.05, "slow": 0.1})
 
 
 def study_of(rows: list[TraceRow], **config) -> Study:
@@ -74,9 +74,11 @@ def test_attainment_counts_requests_within_both_targets_and_tails_are_in_millise
         submit = Submit(number, "", "a", "fast", "a", (1, 2), Sampling(max_tokens=3), received_ns=0)
         first = ttft_ms * 1_000_000
         times = [first, first + tpot_ms * 1_000_000, first + 2 * tpot_ms * 1_000_000]
-        collector.take(Served(submit, times, times[-1]), last_arrival_ns=0)
+        collector.take(Served(submit, times, times[-1], "fast"), last_arrival_ns=0)
+    collector.take(Served(submit, [], 5, "fast"), last_arrival_ns=0)
     (tenant,) = collector.tenants()
-    assert tenant.attainment == pytest.approx(1 / 3)
+    assert tenant.attainment == pytest.approx(1 / 4)
+    assert (tenant.requests, tenant.expired) == (4, 1)
     assert (tenant.ttft.p50_ms, tenant.ttft.p99_ms, tenant.tpot.p99_ms, tenant.worst_gap_ms) == (100, 600, 60, 60)
     assert tenant.tokens == 15
 
