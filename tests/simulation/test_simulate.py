@@ -75,7 +75,8 @@ def test_attainment_counts_requests_within_both_targets_and_tails_are_in_millise
         first = ttft_ms * 1_000_000
         times = [first, first + tpot_ms * 1_000_000, first + 2 * tpot_ms * 1_000_000]
         collector.take(Served(submit, times, times[-1], "fast"), last_arrival_ns=0)
-    collector.take(Served(submit, [], 5, "fast"), last_arrival_ns=0)
+    unserved = Submit(9, "", "a", "fast", "a", (1, 2), Sampling(max_tokens=3), received_ns=0)
+    collector.take(Served(unserved, [], 5, "fast"), last_arrival_ns=0)
     (tenant,) = collector.tenants()
     assert tenant.attainment == pytest.approx(1 / 4)
     assert (tenant.requests, tenant.expired) == (4, 1)
