@@ -12,6 +12,8 @@ from litestar.di import Provide
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.domain.access.directory import Directory
+from appliance.domain.explain.controller import ExplainController
+from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.controller import RECEIVED_STATE, InferenceController
 from appliance.domain.inference.service import InferenceService
 from appliance.domain.system.api_page import describe_bodies, openapi_config
@@ -29,6 +31,7 @@ class Parts:
     health: Health
     telemetry: Telemetry
     directory: Directory
+    explainer: ExplainService
     max_body_bytes: int
     metrics_need_key: bool
     admin: Router | None = None
@@ -41,11 +44,12 @@ def create_app(parts: Parts) -> ASGIApp:
         "health": parts.health,
         "telemetry": parts.telemetry,
         "directory": parts.directory,
+        "explainer": parts.explainer,
         "max_body_bytes": parts.max_body_bytes,
         "metrics_need_key": parts.metrics_need_key,
     }
     app = Litestar(
-        [InferenceController, SystemController, *([parts.admin] if parts.admin else [])],
+        [InferenceController, ExplainController, SystemController, *([parts.admin] if parts.admin else [])],
         dependencies={name: _provide(value) for name, value in provided.items()},
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(own_version()),

@@ -27,6 +27,7 @@ from appliance.db.revision import SchemaError
 from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
 from appliance.domain.configuration.controller import ConfigurationController
+from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LaneRules
@@ -176,6 +177,7 @@ def _build(
         health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
         telemetry=telemetry,
         directory=control.directory,
+        explainer=ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants),
         max_body_bytes=settings.max_body_bytes,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
         admin=admin_router(control, LaneController, ConfigurationController),

@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Show the common series under vLLM's names (`vllm:...`), too, for dashboards and autoscalers made for it."""
     device_hour_price: Price = 0.0
     """What an hour of the device costs, in your currency; metrics then tell the cost of 1,000 tokens."""
+    explain_names_tenants: bool = False
+    """Name other tenants in explanations that a tenant asks for; without it they read "another tenant". Administrators see names."""
     common_prefixes: str = ""
     """YAML file of system prompts (and the trust group that may share each) computed and pinned before ready."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

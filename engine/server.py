@@ -97,6 +97,7 @@ class Loaded:
     backend_name: str
     backend_reason: str
     num_pages: int
+    step_floor_s: float
 
 
 class Replica:
@@ -127,7 +128,7 @@ class Replica:
         gc.collect()
         gc.freeze()
         gc.disable()
-        self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds, loaded.backend_reason))
+        self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds, loaded.backend_reason, loaded.step_floor_s))
         loaded.loop.run(self._early)
 
     def _prepare(self, source: ModelSource) -> ModelCard:
@@ -220,7 +221,9 @@ class Replica:
             guard = _fatal_guard(guard)
         loop = EngineLoop(scheduler, warmed.runner, self._link, self._clock, overlap=config.async_scheduling, compiles_after_ready=guard)
         missing = f"; no native kernels: {available.native_missing}" if available.native_missing else ""
-        return Loaded(loop, scheduler, backend.name, f"{chosen.reason}{missing}; weights: {weights.form}", num_pages)
+        return Loaded(
+            loop, scheduler, backend.name, f"{chosen.reason}{missing}; weights: {weights.form}", num_pages, warmed.step_times.floor_s
+        )
 
     def _show_loading(self, done: int, total: int, detail: str) -> None:
         self._startup.progress("load", done, total, detail)

@@ -321,6 +321,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     """Seconds by phase."""
     backend_reason: str = ""
     """Why it is this backend, and how weights are kept: one line for the log."""
+    step_floor_s: float = 0.0
+    """A step with next to no work: what a request that is alone pays for each of its steps."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):

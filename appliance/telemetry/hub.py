@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry
 from appliance.telemetry.accounting import Accounting
 from appliance.telemetry.device_time import DeviceTime
 from appliance.telemetry.engine import EngineMetrics
+from appliance.telemetry.explain.pieces import Recorded
 from appliance.telemetry.exposition import Exposition
 from appliance.telemetry.host import Cards, HostMetrics, Nvml
 from appliance.telemetry.lane_times import LaneTimes
-from appliance.telemetry.ledger import StepLedger
+from appliance.telemetry.ledger import RequestArchive, StepLedger
 from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport
 from appliance.telemetry.tenant_labels import TenantLabels
 from appliance.telemetry.vllm_names import VllmNames
@@ -62,6 +63,8 @@ class Telemetry:
         registry.register(self.lanes)
         registry.register(self.device_time)
         self.ledger = StepLedger()
+        self.archive = RequestArchive()
+        self._floor_ns = 0
         self.record_usage: Callable[[RequestReport], None] = lambda report: None
         """Takes each settled request; set by whoever keeps the books."""
         self._exposition = Exposition()
@@ -80,6 +83,12 @@ class Telemetry:
         self.lanes.bind(*model)
         self.device_time.bind(*model)
         self.engine.bind(ready)
+        self._floor_ns = round(ready.step_floor_s * 1e9)
+
+    def recorded(self, report: RequestReport) -> Recorded:
+        """What the ledger has of a request's time."""
+        records = self.ledger.between(report.submitted_ns, report.ended_ns) if report.submitted_ns else []
+        return Recorded(records, self.ledger.since_ns, self._floor_ns)
 
     def note_step(self, step: StepDone) -> None:
         self.engine.note_load(step.load)
@@ -110,6 +119,7 @@ class Telemetry:
         if report.first_sent_ns and report.outcome is not Outcome.REJECTED:
             self.lanes.observe_ttft(report.lane, (report.first_sent_ns - report.received_ns) / 1e9)
         self.tenants.note(report.tenant_id, report.prompt_tokens + report.generated_tokens)
+        self.archive.add(report)
         self.record_usage(report)
         write = log.warning if report.outcome is Outcome.FAILED else log.info
         write("request", **_log_fields(report))

@@ -64,8 +64,13 @@ class RequestReport:
     """The prompts were tokens."""
     submitted_ns: int = 0
     """Admitted and handed to the engine."""
+    over_ns: int = 0
+    """The engine's last event of the last output to end was there."""
     fed_ns: int = 0
-    """The last token was text."""
+    """It was text."""
+    ttft_target_s: float | None = None
+    tpot_target_s: float | None = None
+    """Of the tenant's tier for the lane, when the request was admitted."""
     sequence_ids: tuple[int, ...] = ()
     """The engine's names of its outputs."""
     blocked_ns: tuple[tuple[int, int], ...] = ()

@@ -68,6 +68,11 @@ class StepTimes:
     decode_row_s: float = 0.0
     decode_context_s: float = 0.0
 
+    @property
+    def floor_s(self) -> float:
+        """The quickest program without work."""
+        return min(self.base_s.values())
+
     def seconds(self, bucket: Bucket, work: Work) -> float:
         """A step in this bucket."""
         return (

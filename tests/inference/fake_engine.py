@@ -79,6 +79,7 @@ class FakeEngine(asyncio.Protocol):
         self._frames = FrameReader(msgspec.msgpack.Decoder(ToEngine))
         self._transport: asyncio.WriteTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._began_ns = 0
 
     # ---- connection
 
@@ -128,6 +129,7 @@ class FakeEngine(asyncio.Protocol):
     def go(self) -> None:
         """Begin stepping where there is work and nothing holds it."""
         if self._timer is None and not self.hold and (self.running or self.queued):
+            self._began_ns = time.monotonic_ns()
             self._timer = asyncio.get_running_loop().call_later(self.step_s, self._step)
 
     def _cancel_step(self) -> None:
@@ -146,14 +148,13 @@ class FakeEngine(asyncio.Protocol):
         if self.fail_after_steps is not None and self.num_steps > self.fail_after_steps:
             self.die()
             return
-        planned_ns = time.monotonic_ns()
+        planned_ns = self._began_ns
         started = list(self.queued)[: self.max_rows - len(self.running)]
         for sequence_id in started:
             self.running[sequence_id] = self.queued.pop(sequence_id)
-        events = tuple(
-            self._advance(sequence_id, row, sequence_id in started, planned_ns) for sequence_id, row in list(self.running.items())
-        )
-        self.send(StepDone(events, self.load(), self._record(planned_ns, started, events)))
+        rows = dict(self.running)
+        events = tuple(self._advance(sequence_id, row, sequence_id in started, planned_ns) for sequence_id, row in rows.items())
+        self.send(StepDone(events, self.load(), self._record(planned_ns, started, rows)))
         self.go()
 
     def _advance(self, sequence_id: int, row: _Row, is_first: bool, planned_ns: int) -> SequenceEvent:
@@ -184,11 +185,16 @@ class FakeEngine(asyncio.Protocol):
     def _score(self, token_id: int, num_top: int) -> TokenLogprob:
         return TokenLogprob(-0.5, tuple(TopLogprob((token_id + rank) % self.card.vocab_size, -0.5 - rank) for rank in range(num_top)))
 
-    def _record(self, planned_ns: int, started: list[int], events: tuple[SequenceEvent, ...]) -> StepRecord:
-        shares = tuple(WorkShare(event.sequence_id, "default", 1, 1 if event.sequence_id in started else 0, 1) for event in events)
+    def _record(self, planned_ns: int, started: list[int], rows: dict[int, _Row]) -> StepRecord:
+        shares = tuple(
+            WorkShare(sequence_id, row.submit.tenant_id, 0, len(row.submit.prompt), 1)
+            if sequence_id in started
+            else WorkShare(sequence_id, row.submit.tenant_id, 1, 0, row.sent)
+            for sequence_id, row in rows.items()
+        )
+        prefill_tokens = sum(share.prefill_tokens for share in shares)
         now_ns = time.monotonic_ns()
-        rows = len(events) - len(started)
-        return StepRecord(self.num_steps, planned_ns, planned_ns, now_ns, now_ns, "d8", rows, len(started), 0, shares)
+        return StepRecord(self.num_steps, planned_ns, planned_ns, now_ns, now_ns, "d8", len(rows) - len(started), prefill_tokens, 0, shares)
 
     def load(self) -> Load:
         return Load(

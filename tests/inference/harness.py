@@ -23,6 +23,7 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.access.snapshot import AccessSnapshot, KeyRecord
 from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
+from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.health import Health
@@ -177,6 +178,7 @@ def start_house(
             health=Health(gate, directory, lambda: runtime.heartbeat_age_s),
             telemetry=telemetry,
             directory=directory,
+            explainer=ExplainService(telemetry, backend.report_of, names_tenants=False),
             max_body_bytes=max_body_bytes,
             metrics_need_key=metrics_need_key,
         )

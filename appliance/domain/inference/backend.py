@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.job import Job
 from appliance.errors import Unavailable
+from appliance.telemetry.requests import RequestReport
 from appliance.text.model import TextModel
 from engine.client import EngineClient
 from engine.wire import StepDone
@@ -55,6 +56,11 @@ class Backend:
 
     def live_jobs(self) -> Iterator[Job]:
         return iter(tuple(self._jobs.values()))
+
+    def report_of(self, request_id: str) -> RequestReport | None:
+        """Of a request in its hands, as if it ended now."""
+        job = self._jobs.get(request_id)
+        return job.report() if job is not None else None
 
     def add(self, job: Job, sequence_ids: list[int]) -> None:
         self._jobs[job.facts.request_id] = job

@@ -47,6 +47,8 @@ class JobFacts:
     """A request that waits too long is only counted."""
     deadline_ms: int | None = None
     """From receipt: then it ends with what it has."""
+    ttft_target_s: float | None = None
+    tpot_target_s: float | None = None
 
     @property
     def deadline_ns(self) -> int | None:

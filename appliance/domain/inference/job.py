@@ -55,7 +55,7 @@ class Job:
         self._waiter: Future[None] | None = None
         self._interruption: BaseException | None = None
         self._first_sent_ns = 0
-        self._fed_ns = 0
+        self._over_ns = self._fed_ns = 0
         self._sequence_ids: tuple[int, ...] = ()
         self._blocked_ns: list[tuple[int, int]] = []
         self._shadowed = ticket.shadowed
@@ -143,9 +143,10 @@ class Job:
             self.lane, self._is_placed = event.lane, True
         was_over = choice.is_over
         choice.feed(event, now_ns)
-        self._fed_ns = self._clock_ns()
         if was_over:
             return
+        if choice.is_over and self.is_over:
+            self._over_ns, self._fed_ns = now_ns, self._clock_ns()
         if before_ns and event.token_ids:
             self._observe_gap_s = self._observe_gap_s or self._gap_observer(self.lane)
             self._observe_gap_s((now_ns - before_ns) / 1e9)
@@ -207,7 +208,7 @@ class Job:
     @property
     def split(self) -> Split:
         """Where its time went until now."""
-        return split_of(self._report(None))
+        return split_of(self.report())
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -232,7 +233,7 @@ class Job:
         self._stop_expiry()
         if self._deadline is not None:
             self._deadline.cancel()
-        report = self._report(error)
+        report = self.report(error)
         refused = isinstance(error, Unavailable) and not self._first_sent_ns
         self._ticket.close(report.prompt_tokens + report.generated_tokens, refused=refused)
         self._on_settled(self, report)
@@ -248,7 +249,8 @@ class Job:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _report(self, error: BaseException | None) -> RequestReport:
+    def report(self, error: BaseException | None = None) -> RequestReport:
+        """All that is known of it, as if it ended now and so."""
         facts = self.facts
         first_ns = min((choice.first_token_ns for choice in self.choices if choice.first_token_ns), default=0)
         longest = max(self.choices, key=lambda choice: choice.num_tokens)
@@ -281,7 +283,10 @@ class Job:
             read_ns=facts.read_ns,
             tokenized_ns=facts.tokenized_ns,
             submitted_ns=facts.opened_ns if self._sequence_ids else 0,
+            over_ns=self._over_ns,
             fed_ns=self._fed_ns,
+            ttft_target_s=facts.ttft_target_s,
+            tpot_target_s=facts.tpot_target_s,
             sequence_ids=self._sequence_ids,
             blocked_ns=tuple(self._blocked_ns),
             message=error.message[:MAX_MESSAGE_CHARS] if isinstance(error, ApplianceError) else "",

@@ -1,0 +1,1 @@
+"""What happened to a request, and why: explanations for tenants and administrators."""
