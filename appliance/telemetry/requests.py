@@ -70,7 +70,7 @@ class RequestReport:
     """It was text."""
     ttft_target_s: float | None = None
     tpot_target_s: float | None = None
-    """Of the tenant's tier for the lane, when the request was admitted."""
+    """Of the tenant's tier for the lane, as the tier was when the request was admitted."""
     sequence_ids: tuple[int, ...] = ()
     """The engine's names of its outputs."""
     blocked_ns: tuple[tuple[int, int], ...] = ()

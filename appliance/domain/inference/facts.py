@@ -1,7 +1,8 @@
 """What is known of an admitted request from the beginning, and how its end is named."""
 
 from asyncio import CancelledError
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from appliance.errors import ApplianceError, Unavailable
 from appliance.problems import problem_of
@@ -47,8 +48,9 @@ class JobFacts:
     """A request that waits too long is only counted."""
     deadline_ms: int | None = None
     """From receipt: then it ends with what it has."""
-    ttft_target_s: float | None = None
-    tpot_target_s: float | None = None
+    ttft_targets_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    tpot_targets_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of the tenant's tier, by lane."""
 
     @property
     def deadline_ns(self) -> int | None:

@@ -123,8 +123,8 @@ class InferenceService:
             queue_ttl_s=principal.policy.queue_ttl_s,
             shadow_mode=principal.policy.shadow_mode,
             deadline_ms=deadline_ms,
-            ttft_target_s=principal.policy.ttft_s.get(lane),
-            tpot_target_s=principal.policy.tpot_s.get(lane),
+            ttft_targets_s=principal.policy.ttft_s,
+            tpot_targets_s=principal.policy.tpot_s,
         )
         job = Job(
             facts,
