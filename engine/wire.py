@@ -257,6 +257,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     """0: none."""
     lane_by_length: bool = False
     """Fast or slow is for the scheduler to decide, by what is left of the prompt to compute; `lane` is the proposal."""
+    sibling_of: int | None = None
+    """For `n > 1`: the first output of this prompt, submitted before. Its pages of the prompt are shared, copied where written."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
@@ -398,6 +400,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     eviction_policy: str = ""
     evictions: dict[str, int] = {}
     """Pages by why they were their tenant's to lose: over_cap, over_reserve, own."""
+    copied_pages: int = 0
+    """Copies on write: pages that sequences of one prompt shared until one of them wrote."""
 
 
 class WorkShare(msgspec.Struct, frozen=True, array_like=True):

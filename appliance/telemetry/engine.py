@@ -144,7 +144,7 @@ class EngineMetrics(Collector):
 
     def _collect_counters(self) -> Iterator[Metric]:
         totals = self.totals()
-        for family in (f.PREFIX_QUERIES, f.PREFIX_HITS, f.COMPILES, f.RECOMPUTED, f.PAD_TOKENS):
+        for family in (f.PREFIX_QUERIES, f.PREFIX_HITS, f.COMPILES, f.RECOMPUTED, f.COPIED_PAGES, f.PAD_TOKENS):
             total = CounterMetricFamily(f"fairlane_{family.name}", family.help, labels=family.labels)
             total.add_metric(self._labels, totals[family.name])
             yield total
@@ -174,5 +174,6 @@ def _totals(load: Load) -> Counter[str]:
     totals[f.PREFIX_HITS.name] = load.prefix_hit_tokens
     totals[f.COMPILES.name] = load.compiles_after_ready
     totals[f.RECOMPUTED.name] = load.recomputed_tokens
+    totals[f.COPIED_PAGES.name] = load.copied_pages
     totals[f.PAD_TOKENS.name] = load.pad_tokens
     return totals

@@ -112,6 +112,7 @@ EVICTIONS = Family(
     "evictions", "counter", "Cached pages given up, by policy and by why they were their tenant's to lose.",
     (*ENGINE_LABELS, "policy", "victim"),
 )  # fmt: skip
+COPIED_PAGES = Family("copied_pages", "counter", "Pages of a prompt that its outputs shared until one of them wrote.", ENGINE_LABELS)
 PAD_TOKENS = Family("pad_tokens", "counter", "Rows of compiled shapes that held no token.", ENGINE_LABELS)
 STEP_TOKENS = Family("step_tokens", "counter", "Tokens put through the model: decode rows and prefill rows.", (*ENGINE_LABELS, "kind"))
 BUSY = Family("busy_seconds", "counter", "Time of the device under steps, by what they held.", (*ENGINE_LABELS, "phase"))
@@ -143,6 +144,6 @@ FAMILIES = (
     REQUESTS, REJECTED, SHADOWED, CANCELLED, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
     LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
-    EVICTIONS, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
+    EVICTIONS, COPIED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
     LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, MISMATCHES,
 )  # fmt: skip

@@ -27,6 +27,8 @@ class Limits:
     max_prefill_rows: int
     num_pages: int
     page_size: int
+    swap_pages: int = 0
+    """Pages that host memory keeps of preempted sequences."""
 
     @property
     def table_pages(self) -> int:

@@ -8,10 +8,11 @@ import numpy as np
 
 from engine.execution.batch import Limits, SlotArrays, StepShape, pack, step_shape
 from engine.execution.kv_pool import DeviceState, admission_rows, needs_admission
+from engine.execution.page_moves import MovePrograms, PageMover
 from engine.execution.sampler import SlotState
 from engine.model.config import ModelConfig
 from engine.model.params import Params
-from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, Bucket, PrefillChunk, StepPlan, StepResult, Ticket
+from engine.scheduling.plan import NO_MOVES, QUERY_BLOCK_TOKENS, Admitted, Bucket, PrefillChunk, StepPlan, StepResult, Ticket
 from engine.wire import Sampling, TokenLogprob, TopLogprob
 
 SCORING_BUCKET = Bucket(0, QUERY_BLOCK_TOKENS)
@@ -24,6 +25,7 @@ class Programs:
 
     steps: Mapping[StepShape, Callable[[Params, DeviceState, jax.Array], tuple[DeviceState, jax.Array]]]
     admit: Callable[[SlotState, np.ndarray, SlotState], SlotState]
+    moves: MovePrograms
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,12 @@ class DeviceRunner:
         self._programs = programs
         self._slots = SlotArrays(limits)
         self._owners: dict[int, _Owner] = {}
+        self._mover = PageMover(programs.moves, state.caches, limits.num_pages, limits.swap_pages)
 
     def dispatch(self, plan: StepPlan) -> Ticket:
         """Start a step; returns before the device is done."""
+        if plan.moves != NO_MOVES:
+            self._state = self._state._replace(caches=self._mover.run(self._state.caches, plan.moves))
         for admitted in plan.admitted:
             self._admit(admitted)
         scoring = next((chunk for chunk in plan.prefills if chunk.wants_prompt_logprobs), None)
@@ -80,6 +85,7 @@ class DeviceRunner:
         assert isinstance(ticket, _Dispatched)
         plan = ticket.plan
         packed = np.asarray(ticket.packed)
+        self._mover.settle()
         chunk_rows = ticket.shape.bucket.decode_rows + np.arange(len(plan.prefills))
         rows = packed[np.concatenate([ticket.row_of_decode, chunk_rows])]
         samples = (*(True for _ in plan.decodes), *(chunk.samples for chunk in plan.prefills))

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.execution.batch import Limits, SlotArrays, StepShape, buffer_size, pack, step_shape
 from engine.execution.kv_pool import DeviceState, admit, allocate
+from engine.execution.page_moves import MOVE_PAGES, PageMover, compile_moves
 from engine.execution.runner import SCORING_BUCKET, DeviceRunner, Programs
 from engine.execution.sampler import SlotState
 from engine.execution.step import run_step
@@ -24,7 +25,7 @@ from engine.kernels.attention import AttentionBackend
 from engine.kernels.cpu.decoder import NativeStack
 from engine.model.config import ModelConfig
 from engine.model.params import Params
-from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket, DecodeRow, PrefillChunk, StepPlan
+from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.step_model import Probe, StepTimes, fit_step_times, work_of
 
 type OnProgress = Callable[[str, int, int, str], None]
@@ -144,7 +145,8 @@ def _compile(
             running[shape].add_done_callback(lambda _, shape=shape: finished(shape))
         rows = SlotState(*(jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in state.slots))
         admission = jax.jit(admit, donate_argnums=0).lower(state.slots, jax.ShapeDtypeStruct((), np.int32), rows).compile()
-        return Programs({shape: future.result() for shape, future in running.items()}, admission)
+        moves = compile_moves(state.caches, with_swap=limits.swap_pages > 0)
+        return Programs({shape: future.result() for shape, future in running.items()}, admission, moves)
 
 
 @dataclass(slots=True)
@@ -169,6 +171,21 @@ class _Caller:
         np.asarray(results)
         return time.monotonic() - started_s
 
+    def move_pages(self) -> float:
+        """Each program that moves pages, twice; seconds a page takes to the host and back the second time, 0 without swap space."""
+        count = min(MOVE_PAGES, self.limits.swap_pages, self.limits.num_pages)
+        mover = PageMover(self.programs.moves, self.state.caches, self.limits.num_pages, count)
+        pairs = tuple((page, page) for page in range(count))
+        seconds = 0.0
+        for _ in range(2):
+            started_s = time.monotonic()
+            caches = mover.run(self.state.caches, PageMoves(swapped_out=pairs, swapped_in=pairs))
+            self.state = self.state._replace(caches=jax.block_until_ready(caches))
+            seconds = (time.monotonic() - started_s) / count if count else 0.0
+            caches = mover.run(self.state.caches, PageMoves(copied=((0, 0),)))
+            self.state = self.state._replace(caches=jax.block_until_ready(caches))
+        return seconds
+
 
 def _call_each(caller: _Caller, on_progress: OnProgress) -> StepTimes:
     """The first call of a program costs more than later ones, so it is one without work; the second is its time in the step-time model."""
@@ -185,7 +202,8 @@ def _call_each(caller: _Caller, on_progress: OnProgress) -> StepTimes:
     prefill = max((bucket for bucket in full if not bucket.decode_rows), key=lambda b: b.prefill_tokens, default=None)
     decodes = (full[decode], caller.probe(_full_plan(decode, limits, PROBE_CONTEXT_TOKENS))) if decode else ()
     prefills = (full[prefill], caller.probe(_full_plan(prefill, limits, PROBE_CONTEXT_TOKENS))) if prefill else ()
-    return fit_step_times(full, _idle_row_s(caller, full[prefill]) if prefill else 0.0, decodes, prefills)
+    times = fit_step_times(full, _idle_row_s(caller, full[prefill]) if prefill else 0.0, decodes, prefills)
+    return replace(times, swap_page_s=caller.move_pages())
 
 
 def _idle_row_s(caller: _Caller, full: Probe) -> float:

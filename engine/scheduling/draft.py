@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from engine.scheduling.buckets import round_to_block
 from engine.scheduling.limits import Limits
-from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PrefillChunk, StepPlan
+from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.step_model import Work
 
@@ -144,10 +144,10 @@ class Draft:
             sequence.sent_pages -= len(last.new_pages)
             self.add_chunk(sequence, tokens)
 
-    def finish(self, step: int, preempted: tuple[int, ...], evicted_pages: int) -> PlannedStep:
+    def finish(self, step: int, preempted: tuple[int, ...], evicted_pages: int, moves: PageMoves) -> PlannedStep:
         """Choose the bucket."""
         bucket = self.limits.buckets.choose(len(self.decodes), self.padded_tokens)
-        plan = StepPlan(step, bucket, tuple(self.admitted), tuple(self.decodes), tuple(self.prefills))
+        plan = StepPlan(step, bucket, tuple(self.admitted), tuple(self.decodes), tuple(self.prefills), moves)
         return PlannedStep(plan, tuple(self.rows), preempted, evicted_pages)
 
 

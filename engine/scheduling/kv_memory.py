@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from engine.scheduling.eviction import POLICIES
 from engine.scheduling.limits import Limits
 from engine.scheduling.pages import PagePool
+from engine.scheduling.plan import NO_MOVES, PageMoves
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.request import Sequence
 from engine.wire import TenantPolicy
@@ -13,13 +14,19 @@ from engine.wire import TenantPolicy
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a waiting sequence would get from the prefix cache."""
+    """What a waiting sequence would get from the prefix cache, or from the first output of its prompt."""
 
     pages: tuple[int, ...]
     unreferenced: int
     """How many of them would leave the cached state: they can not be evicted for somebody else any more."""
     awaited_key: bytes | None
     """The last page behind them that a running prefill is computing right now."""
+    tokens: int = 0
+    """Positions whose K and V are there with these pages and the copy."""
+    copy_of: int | None = None
+    """The page behind them, which another sequence goes on writing: it needs a copy of its own."""
+    is_fork: bool = False
+    """The pages are another sequence's, not the prefix cache's; what they hold is planned, maybe not committed."""
 
 
 NO_MATCH = Match((), 0, None)
@@ -39,6 +46,10 @@ class KvMemory:
         self.pool = PagePool(limits.num_pages, self.cache, POLICIES[limits.eviction_policy])
         self._announced: dict[bytes, int] = {}
         self._pinned: dict[int, None] = {}
+        self.copies: list[tuple[int, int]] = []
+        """Page to page, for the next step to begin with."""
+        self.num_copied = 0
+        """Since the start."""
 
     @property
     def num_pinned(self) -> int:
@@ -86,7 +97,17 @@ class KvMemory:
             if key not in self._announced:
                 break
             awaited = key
-        return Match(tuple(pages), sum(self.pool.references(page) == 0 for page in pages), awaited)
+        unreferenced = sum(self.pool.references(page) == 0 for page in pages)
+        return Match(tuple(pages), unreferenced, awaited, len(pages) * self._size)
+
+    def fork(self, sequence: Sequence, leader: Sequence) -> Match:
+        """All pages of the prompt from a sequence with the same one, whose prefill was planned in an earlier step. Only the last token
+        is computed again, for its logits; so the page it stands in is written, and copied before."""
+        tokens = sequence.prompt_tokens - 1
+        shared = tokens // self._size
+        copy_of = leader.pages[shared] if tokens % self._size else None
+        sequence.page_keys = leader.page_keys[: sequence.prompt_tokens // self._size]
+        return Match(tuple(leader.pages[:shared]), 0, None, tokens, copy_of, is_fork=True)
 
     def missing_pages(self, sequence: Sequence, tokens: int, match: Match = NO_MATCH) -> int:
         """Pages that must be taken, or kept from eviction, before the sequence's first `tokens` tokens have room."""
@@ -99,9 +120,15 @@ class KvMemory:
             self.pool.retain(page, tenant_id)
         self.pool.holdings.of(tenant_id).sequences += 1
         sequence.pages = list(match.pages)
-        sequence.registered_pages = len(match.pages)
+        if match.copy_of is not None:
+            sequence.pages.append(self.pool.take(tenant_id))
+            self.copies.append((match.copy_of, sequence.pages[-1]))
+            self.num_copied += 1
         self._promise(sequence)
-        sequence.planned_tokens = sequence.computed_tokens = len(match.pages) * self._size
+        sequence.planned_tokens = sequence.computed_tokens = match.tokens
+        if match.is_fork:
+            return  # nothing is left to announce, and its own commits come after those that computed the shared pages
+        sequence.registered_pages = len(match.pages)
         if self._limits.enable_prefix_caching:
             sequence.announced_pages = len(sequence.tokens) // self._size
             for key in self.cache.keys(sequence, sequence.announced_pages)[len(match.pages) : sequence.announced_pages]:
@@ -142,6 +169,8 @@ class KvMemory:
             key = sequence.page_keys[index]
             if self._announced.get(key) == sequence.sequence_id:
                 del self._announced[key]
+        if self.copies:
+            self.copies = [copy for copy in self.copies if copy[1] not in sequence.pages]
         for page in reversed(sequence.pages):
             self.pool.release(page)
         holding = self.pool.holdings.of(sequence.submit.tenant_id)
@@ -161,6 +190,14 @@ class KvMemory:
                 self.pool.retain(page, PINNED_TENANT)
                 self._pinned[page] = None
         return full
+
+    def take_moves(self) -> PageMoves:
+        """What the next step has to begin with."""
+        if not self.copies:
+            return NO_MOVES
+        moves = PageMoves(copied=tuple(self.copies))
+        self.copies.clear()
+        return moves
 
     def pages_ever_available(self, sequence: Sequence) -> int:
         """Pages the sequence could use if nothing else ran: not those pinned for other prefixes."""

@@ -70,6 +70,25 @@ class PrefillChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class PageMoves:
+    """Whole pages that are copied before the rows of a step, in this order of kinds.
+
+    Out first: a page that a preempted sequence gave up may be another's in this very step. Then the copies within the pool: their
+    sources are as the steps before left them, none of them is a target, and no target is named twice. Then what comes back.
+    """
+
+    swapped_out: tuple[tuple[int, int], ...] = ()
+    """Page to host page."""
+    copied: tuple[tuple[int, int], ...] = ()
+    """Page to page: copy-on-write."""
+    swapped_in: tuple[tuple[int, int], ...] = ()
+    """Host page to page."""
+
+
+NO_MOVES = PageMoves()
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step. Sampled tokens come back in the order: all `decodes`, then all `prefills` (also those that do not sample)."""
 
@@ -78,6 +97,7 @@ class StepPlan:
     admitted: tuple[Admitted, ...]
     decodes: tuple[DecodeRow, ...]
     prefills: tuple[PrefillChunk, ...]
+    moves: PageMoves = NO_MOVES
 
     @property
     def is_empty(self) -> bool:

@@ -177,7 +177,7 @@ class Planner:
         if not self._has_row(sequence, turn):
             turn.blocked.add(sequence.submit.tenant_id)
             return self._policy.is_fair  # another tenant may still have one
-        match = self._match_unless_held(sequence)
+        match = self._match_unless_held(sequence, draft)
         if match is None:
             return True
         missing = self._memory.missing_pages(sequence, self._roster.tokens_to_hold(sequence), match)
@@ -187,7 +187,7 @@ class Planner:
         if sequence.wants_prompt_logprobs != draft.lone:
             turn.spoken_for += missing
             return True
-        if not self._chunk_tokens(draft, len(sequence.tokens) - len(match.pages) * self._limits.page_size):
+        if not self._chunk_tokens(draft, len(sequence.tokens) - match.tokens):
             return False
         self._roster.start(sequence, match, now_ns)
         draft.admit(sequence)
@@ -216,13 +216,25 @@ class Planner:
         keep_back = self._roster.shares.pages_kept_back(sequence) if self._policy.is_fair else 0
         return self._memory.has_room(sequence, missing, keep_back=keep_back)
 
-    def _match_unless_held(self, sequence: Sequence) -> Match | None:
-        """None: the next pages it lacks are being computed by a running prefill; soon it can have them for nothing."""
+    def _match_unless_held(self, sequence: Sequence, draft: Draft | None = None) -> Match | None:
+        """None: the next pages it lacks are being computed by a running prefill, or will be by the first output of its prompt; soon it
+        can have them for nothing."""
+        leader = self._leader_of(sequence)
+        if leader is not None:
+            is_in_step = draft is not None and any(row.sequence is leader and not row.is_decode for row in draft.rows)
+            return None if is_in_step or not leader.decoding else self._memory.fork(sequence, leader)
         if sequence.awaited_key is not None and self._memory.is_announced(sequence.awaited_key):
             return None
         match = self._memory.match(sequence)
         sequence.awaited_key = match.awaited_key
         return None if match.awaited_key is not None else match
+
+    def _leader_of(self, sequence: Sequence) -> Sequence | None:
+        """Not one that ended, or that lost the prompt's pages before."""
+        leader = sequence.leader
+        if leader is not None and (leader.has_ended or leader.preemptions or sequence.preemptions):
+            leader = sequence.leader = None
+        return leader
 
     def _make_way(self, now_ns: int) -> None:
         """For the first waiting sequence with a claim: preempt batch work, then sequences of tenants beyond their share. A tenant within

@@ -89,6 +89,7 @@ def load_of(
     compiles_after_ready: int,
     step_model_error_ratio: float,
     eviction_policy: str,
+    copied_pages: int,
 ) -> Load:
     """The load report. Shared and pinned pages are full; only a sequence's own last pages have empty slots."""
     tenants = tenant_loads(running, waiting)
@@ -114,6 +115,7 @@ def load_of(
         step_model_error_ratio=step_model_error_ratio,
         eviction_policy=eviction_policy,
         evictions={**pool.num_evicted},
+        copied_pages=copied_pages,
     )
 
 

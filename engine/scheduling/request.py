@@ -46,6 +46,9 @@ class Sequence:
     preemptions: int = 0
     lost_tokens: int = 0
     """Positions that the last preemption threw away."""
+    leader: "Sequence | None" = None
+    """The first output of the same prompt, while its pages of the prompt may still be shared."""
+    has_ended: bool = False
     awaited_key: bytes | None = None
     """It waits in the queue until the page with this key is computed by somebody else, or given up."""
     latest_start_ns: int = 0

@@ -48,7 +48,7 @@ class Roster:
         """From the queue to a slot, with its cached prefix; one that may not be preempted again gets all its pages."""
         self._stop_waiting(sequence)
         sequence.slot = heappop(self._free_slots)
-        sequence.awaited_key = None
+        sequence.awaited_key = sequence.leader = None
         insort(self.running, sequence, key=_arrival)
         sequence.expected_tokens = self.expected_tokens(sequence)
         self.memory.adopt(sequence, match)

@@ -75,6 +75,7 @@ class Scheduler:
             raise InvalidSequence(f"sequence {submit.sequence_id} exists already")
         sequence = Sequence(submit, self._num_arrivals, list(submit.prompt), len(submit.prompt))
         self._check_pool(sequence)
+        sequence.leader = self._leader_of(submit, sequence)
         self._num_arrivals += 1
         self._sequences[submit.sequence_id] = sequence
         if sequence.wants_prompt_logprobs:
@@ -113,7 +114,9 @@ class Scheduler:
         if draft.is_empty:
             return None
         evicted = sum(self._roster.memory.pool.num_evicted.values())
-        step = draft.finish(self._num_steps, tuple(self._roster.preempted), evicted - self._evicted_before)
+        step = draft.finish(
+            self._num_steps, tuple(self._roster.preempted), evicted - self._evicted_before, self._roster.memory.take_moves()
+        )
         self._evicted_before = evicted
         self._roster.preempted.clear()
         self._num_steps += 1
@@ -186,6 +189,7 @@ class Scheduler:
             page_size=self._limits.page_size,
             counters=self._roster.counters,
             eviction_policy=self._limits.eviction_policy,
+            copied_pages=self._roster.memory.num_copied,
             compiles_after_ready=compiles_after_ready,
             step_model_error_ratio=self._model.error_ratio if self._model is not None else 1.0,
         )
@@ -268,6 +272,7 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         del self._sequences[sequence.sequence_id]
+        sequence.has_ended, sequence.leader = True, None
         self.accounts.leave(sequence.submit.tenant_id)
         self._roster.remove(sequence)
 
@@ -307,6 +312,15 @@ class Scheduler:
                 f"the prompt has {sequence.prompt_tokens} tokens and max_tokens is {sequence.submit.sampling.max_tokens}: that needs"
                 f" {needed} KV pages of {self._limits.page_size} tokens, and the pool has {available} for one sequence"
             )
+
+    def _leader_of(self, submit: Submit, sequence: Sequence) -> Sequence | None:
+        """Raises InvalidSequence where the two do not share a prompt. None: it ended already, or the prompt has to be scored."""
+        leader = self._sequences.get(submit.sibling_of) if submit.sibling_of is not None else None
+        if leader is None or sequence.wants_prompt_logprobs:
+            return None
+        if (leader.submit.salt, leader.submit.prompt) != (submit.salt, submit.prompt):
+            raise InvalidSequence(f"sibling_of is {submit.sibling_of}: that sequence has another prompt or another salt")
+        return leader
 
     def _preempt_if_forced(self) -> None:
         every = self._limits.preempt_every_steps

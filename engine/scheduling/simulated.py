@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.scheduling.buckets import round_to_block
-from engine.scheduling.plan import Admitted, DecodeRow, PrefillChunk, StepPlan, StepResult
+from engine.scheduling.plan import Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan, StepResult
 from engine.wire import Sampling, TokenLogprob
 
 MAX_IN_FLIGHT = 2
@@ -52,6 +52,7 @@ class SimulatedRunner:
         self._cache = [_UNWRITTEN] * (num_pages * page_size)
         self._slots: list[_Slot | None] = [None] * num_slots
         self._in_flight: deque[SimulatedTicket] = deque()
+        self._host: dict[int, list[int]] = {}
 
     def dispatch(self, plan: StepPlan) -> SimulatedTicket:
         """Do the step in dispatch order, as a device does.
@@ -61,6 +62,7 @@ class SimulatedRunner:
         """
         _require(len(self._in_flight) < MAX_IN_FLIGHT, "too many steps in flight")
         _check_bucket(plan)
+        self._move(plan.moves)
         for admitted in plan.admitted:
             self._admit(admitted)
         # Writes of a step come before its reads on the device, for all rows together.
@@ -88,6 +90,19 @@ class SimulatedRunner:
         """The step's tokens; steps are collected in the order they were dispatched."""
         _require(bool(self._in_flight) and self._in_flight[0] is ticket, "steps are collected in the order they were dispatched")
         return self._in_flight.popleft().result
+
+    def _move(self, moves: PageMoves) -> None:
+        """Copies of whole pages; what a page never held is copied, too."""
+        size = self._page_size
+        for page, host_page in moves.swapped_out:
+            self._host[host_page] = self._cache[page * size : (page + 1) * size]
+        sources, targets = ({pair[side] for pair in moves.copied} for side in (0, 1))
+        _require(len(targets) == len(moves.copied) and not sources & targets, f"copies get in each other's way: {moves.copied}")
+        for source, target in moves.copied:
+            self._cache[target * size : (target + 1) * size] = self._cache[source * size : (source + 1) * size]
+        for host_page, page in moves.swapped_in:
+            _require(host_page in self._host, f"host page {host_page} was never written")
+            self._cache[page * size : (page + 1) * size] = self._host[host_page]
 
     def _admit(self, admitted: Admitted) -> None:
         tokens = list(admitted.tokens)

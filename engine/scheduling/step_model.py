@@ -67,6 +67,8 @@ class StepTimes:
     prefill_pair_s: float = 0.0
     decode_row_s: float = 0.0
     decode_context_s: float = 0.0
+    swap_page_s: float = 0.0
+    """A page to host memory and back; 0 where there is no swap space."""
 
     @property
     def floor_s(self) -> float:

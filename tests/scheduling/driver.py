@@ -47,9 +47,13 @@ def with_quotas(a: tuple[float, float], b: tuple[float, float]) -> tuple[TenantP
     return tuple(TenantPolicy(tenant_id=name, kv_reserve_ratio=pair[0], kv_cap_ratio=pair[1]) for name, pair in pairs.items())
 
 
-def make_submit(sequence_id: int, prompt: tuple[int, ...], *, salt: str = "a", lane: str = "fast", **sampling) -> Submit:
+def make_submit(
+    sequence_id: int, prompt: tuple[int, ...], *, salt: str = "a", lane: str = "fast", sibling_of: int | None = None, **sampling
+) -> Submit:
     """Tenant and salt have the same name; the request was received at `sequence_id` ns."""
-    return Submit(sequence_id, f"req_{sequence_id}", salt, lane, salt, prompt, Sampling(**sampling), received_ns=sequence_id)
+    received_ns = sequence_id if sibling_of is None else sibling_of
+    chosen = Sampling(**sampling)
+    return Submit(sequence_id, f"req_{received_ns}", salt, lane, salt, prompt, chosen, received_ns, sibling_of=sibling_of)
 
 
 @dataclass
@@ -249,7 +253,8 @@ class Driver:
         assert len(plan.prefills) <= self.limits.max_prefill_rows
         assert len(plan.decodes) + len(plan.prefills) <= self.limits.max_num_seqs
         assert all(chunk.tokens for chunk in plan.prefills)
-        decoding = [row.sequence_id for row in plan.decodes]
+        arrivals = {sequence_id: number for number, sequence_id in enumerate(self.outcomes)}
+        decoding = [arrivals[row.sequence_id] for row in plan.decodes]
         assert self.scheduler._roster.queue.is_fair or decoding == sorted(decoding), (
             "oldest first: a victim of preemption is never in the plan already"
         )

@@ -1,5 +1,6 @@
 """Random traffic, tiny pools, any interleaving of submits, aborts, plans and commits."""
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -51,6 +52,12 @@ quotas = st.builds(with_quotas, ratios, ratios)
 """Of the tenants a and b. Reserves count in pools that have more pages than one sequence of the longest length needs."""
 
 
+def sibling(first: Submit, sequence_id: int, seed: int) -> Submit:
+    """One more output of the same prompt."""
+    sampling = msgspec.structs.replace(first.sampling, seed=seed)
+    return msgspec.structs.replace(first, sequence_id=sequence_id, sampling=sampling, sibling_of=first.sequence_id)
+
+
 class LastComeFirstServed(FirstComeFirstServed):
     """Another order through the seam: what always holds may not depend on who comes first."""
 
@@ -72,6 +79,13 @@ class AnyInterleaving(RuleBasedStateMachine):
     def submit(self, prompt: tuple[int, ...], sampling: dict, salt: str, lane: str) -> None:
         self.num_submitted += 1
         assert self.driver.submit(make_submit(self.num_submitted, prompt, salt=salt, lane=lane, **sampling))
+
+    @precondition(lambda self: self.num_submitted)
+    @rule(back=st.integers(0, 3), seed=st.integers(3, 6))
+    def submit_sibling(self, back: int, seed: int) -> None:
+        first = self.driver.outcomes[max(1, self.num_submitted - back)].submit
+        self.num_submitted += 1
+        self.driver.submit(sibling(first, self.num_submitted, seed))
 
     @precondition(lambda self: self.num_submitted)
     @rule(back=st.integers(0, 5), suffix=st.integers(2, 39), sampling=samplings, salt=st.sampled_from("ab"), lane=lanes)
@@ -128,7 +142,10 @@ def run_traffic(driver: Driver, traffic: list[Arrival], *, overlap: bool) -> Dri
                 driver.abort(due)
         if turns_back:
             prompt = driver.next_turn(sequence_id - turns_back, prompt[-1:])
-        driver.submit(make_submit(sequence_id, prompt, salt=salt, lane=("fast", "slow", "batch")[sequence_id % 3], **sampling))
+        first = make_submit(sequence_id, prompt, salt=salt, lane=("fast", "slow", "batch")[sequence_id % 3], **sampling)
+        driver.submit(first)
+        for number in (1, 2) if sequence_id % 4 == 0 else ():
+            driver.submit(sibling(first, 1000 * number + sequence_id, number))
         if abort_after:
             aborts.setdefault(step + abort_after, []).append(sequence_id)
     for due in sorted(aborts):
@@ -243,6 +260,42 @@ class CachesUncommittedPages(Scheduler):
         memory.release = too_early
 
 
+class SharesThePageThatIsWritten(Scheduler):
+    """Siblings get the prompt's last page itself instead of a copy."""
+
+    def __init__(self, limits) -> None:
+        super().__init__(limits)
+        memory = self._roster.memory
+        adopt = memory.adopt
+
+        def uncopied(sequence, match) -> None:
+            adopt(sequence, match)
+            if match.copy_of is not None:
+                memory.copies.pop()
+                memory.pool.retain(match.copy_of, sequence.submit.tenant_id)
+                memory.pool.release(sequence.pages.pop())
+                sequence.pages.append(match.copy_of)
+
+        memory.adopt = uncopied
+
+
+class ForksInTheStepThatComputes(Scheduler):
+    """Does not wait until the prompt's pages were planned in an earlier step."""
+
+    def __init__(self, limits) -> None:
+        super().__init__(limits)
+        match = self._planner._match_unless_held
+        self._planner._match_unless_held = lambda sequence, draft=None: match(sequence)
+
+
+class NeverCopies(Scheduler):
+    def __init__(self, limits) -> None:
+        super().__init__(limits)
+        memory = self._roster.memory
+        adopt = memory.adopt
+        memory.adopt = lambda sequence, match: (adopt(sequence, match), memory.copies.clear())  # type: ignore[assignment]
+
+
 class ForgetsSalts(Scheduler):
     def submit(self, submit: Submit) -> None:
         root = self._roster.memory.cache.root
@@ -255,6 +308,9 @@ FAULTS = (
     (LosesPages, TRAFFIC),
     (ReleasesPagesTwice, TRAFFIC),
     (ForgetsSalts, TRAFFIC),
+    (SharesThePageThatIsWritten, TRAFFIC),
+    (ForksInTheStepThatComputes, TRAFFIC),
+    (NeverCopies, TRAFFIC),
     (CachesUncommittedPages, CHAT),
 )
 
@@ -267,6 +323,7 @@ def test_the_fixed_traffic_runs_clean_and_meets_every_trouble_there_is(policy: s
     assert load.evicted_pages > 50
     assert load.recomputed_tokens > 20
     assert load.prefix_hit_tokens > 100
+    assert load.copied_pages > 10
     planned = sum(len(plan.decodes) + sum(chunk.samples for chunk in plan.prefills) for plan in driver.plans)
     assert planned > sum(len(outcome.tokens) for outcome in driver.outcomes.values()) + 10  # late tokens were dropped
 

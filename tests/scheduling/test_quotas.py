@@ -157,7 +157,7 @@ class KeepsRetainedPagesEvictable(Scheduler):
 
 FAULTS = {
     "referenced pages took a reserve|pop from an empty deque": (GivesReservesAway, RESERVED, 24),
-    "is beyond its cap": (KnowsNoCaps, CAPPED, 24),
+    "is beyond its cap|can itself be preempted": (KnowsNoCaps, CAPPED, 24),
     "while batch work could yield": (PreemptsInteractiveFirst, (), 20),
     "must exclude each other": (KeepsRetainedPagesEvictable, (), 24),
 }

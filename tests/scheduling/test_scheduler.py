@@ -290,6 +290,60 @@ def test_a_hundred_requests_of_two_tenants_of_one_group_share_one_set_of_125_pag
     assert driver.scheduler.load(0).prefix_hit_tokens == 99 * 2000
 
 
+# ---- several outputs of one prompt ----------------------------------------------------------------------------------
+
+
+def siblings(count: int, prompt: tuple[int, ...], **sampling) -> list[Submit]:
+    return [make_submit(n, prompt, sibling_of=1 if n > 1 else None, seed=n, ignore_eos=True, **sampling) for n in range(1, count + 1)]
+
+
+def test_four_outputs_compute_their_prompt_once_and_share_its_pages_but_the_last() -> None:
+    driver = Driver(make_limits(max_prefill_rows=4))
+    for submit in siblings(4, (5,) * 18, max_tokens=3):
+        driver.submit(submit)
+    driver.run(overlap=True)
+    assert [text_of(plan) for plan in driver.plans[:2]] == ["1:0-17!", "1 2:17-17! 3:17-17! 4:17-17!"]
+    copies = driver.plans[1].moves.copied
+    assert len(copies) == 3 and {source for source, _ in copies} == {driver.plans[0].prefills[0].new_pages[4]}
+    assert [driver.outcomes[n].events[0].cached_tokens for n in (1, 2, 3, 4)] == [0, 17, 17, 17]
+    assert len({tuple(outcome.tokens) for outcome in driver.outcomes.values()}) == 4
+
+
+def test_outputs_share_their_prompt_without_a_prefix_cache_too() -> None:
+    driver = Driver(make_limits(enable_prefix_caching=False))
+    for submit in siblings(3, (5,) * 18, max_tokens=3):
+        driver.submit(submit)
+    driver.run(overlap=False)
+    assert sum(len(chunk.tokens) for plan in driver.plans for chunk in plan.prefills) == 18 + 2
+
+
+def test_a_prompt_that_ends_behind_a_full_page_is_shared_without_a_copy() -> None:
+    driver = Driver(make_limits())
+    for submit in siblings(2, (5,) * 17, max_tokens=3):
+        driver.submit(submit)
+    driver.run(overlap=True)
+    assert not any(plan.moves.copied for plan in driver.plans)
+    assert driver.outcomes[2].events[0].cached_tokens == 16
+
+
+def test_an_output_whose_first_one_was_aborted_computes_the_prompt_itself() -> None:
+    driver = Driver(make_limits(enable_prefix_caching=False))
+    for submit in siblings(2, (5,) * 60, max_tokens=3):
+        driver.submit(submit)
+    driver.start_step()
+    driver.abort(1)
+    driver.finish_step()
+    driver.run(overlap=True)
+    assert driver.outcomes[2].events[0].cached_tokens == 0
+
+
+def test_a_sibling_with_another_prompt_or_salt_is_refused() -> None:
+    driver = Driver(make_limits())
+    driver.submit(make_submit(1, (5,) * 8))
+    assert not driver.submit(make_submit(2, (6,) * 8, sibling_of=1))
+    assert not driver.submit(make_submit(3, (5,) * 8, salt="b", sibling_of=1))
+
+
 # ---- pinned prefixes ------------------------------------------------------------------------------------------------
 
 

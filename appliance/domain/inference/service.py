@@ -190,10 +190,12 @@ class InferenceService:
 
     def _submit(self, job: Job, intake: Intake, principal: Principal, served: Served, proposal: Proposal) -> None:
         """Hand the job's sequences to the engine; where it is gone the job ends at once."""
-        submits = [
-            self._sequence(job, principal, served, choice.prompt.token_ids, sampling, proposal)
-            for choice, sampling in zip(job.choices, _samplings(intake), strict=True)
-        ]
+        submits: list[Submit] = []
+        for choice, sampling in zip(job.choices, _samplings(intake), strict=True):
+            first = choice.index - choice.index % intake.outputs_per_prompt
+            submit = self._sequence(job, principal, served, choice.prompt.token_ids, sampling, proposal)
+            sibling_of = submits[first].sequence_id if first < choice.index else None
+            submits.append(msgspec.structs.replace(submit, sibling_of=sibling_of))
         self._backend.add(job, [submit.sequence_id for submit in submits])
         deadline_ns = job.facts.deadline_ns
         if deadline_ns is not None and self._clocks.monotonic_ns() >= deadline_ns:
