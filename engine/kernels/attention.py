@@ -1,7 +1,8 @@
 """The one interface of the attention backends (`xla`, `cpu-native`, `pallas-triton`, `pallas-mosaic`).
 
 A layer's cache is a pytree that only its backend looks into (pages [P, S, K, D] of K and of V for `xla`; a native
-backend may choose another page layout); the page is the first axis of every array, so that whole pages can be copied. A token's *slot in the cache* is `page * S + offset`; -1 writes nothing.
+backend may choose another page layout); the page is the first axis of every array, so that whole pages can be copied.
+A token's *slot in the cache* is `page * S + offset`; -1 writes nothing.
 """
 
 from dataclasses import dataclass
