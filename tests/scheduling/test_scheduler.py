@@ -298,7 +298,7 @@ def siblings(count: int, prompt: tuple[int, ...], **sampling) -> list[Submit]:
 
 
 def test_four_outputs_compute_their_prompt_once_and_share_its_pages_but_the_last() -> None:
-    driver = Driver(make_limits(max_prefill_rows=4))
+    driver = Driver(make_limits(max_prefill_rows=4, max_num_batched_tokens=128))
     for submit in siblings(4, (5,) * 18, max_tokens=3):
         driver.submit(submit)
     driver.run(overlap=True)
