@@ -9,7 +9,7 @@ from typing import Any
 
 from litestar import Litestar, Router
 from litestar.di import Provide
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import Message, Receive, Scope, Send
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.explain.controller import ExplainController
@@ -20,6 +20,7 @@ from appliance.domain.system.api_page import describe_bodies, openapi_config
 from appliance.domain.system.controller import SystemController
 from appliance.domain.system.health import Health
 from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST_ID_STATE
+from appliance.route_access import refuse_undeclared, routes_of
 from appliance.telemetry.hub import Telemetry
 
 
@@ -37,7 +38,7 @@ class Parts:
     admin: Router | None = None
 
 
-def create_app(parts: Parts) -> ASGIApp:
+def create_app(parts: Parts) -> "Envelope":
     """All routes: inference, system, admin where given, and their description under /schema."""
     provided: dict[str, Any] = {
         "inference": parts.inference,
@@ -51,12 +52,15 @@ def create_app(parts: Parts) -> ASGIApp:
     app = Litestar(
         [InferenceController, ExplainController, SystemController, *([parts.admin] if parts.admin else [])],
         dependencies={name: _provide(value) for name, value in provided.items()},
+        guards=[refuse_undeclared],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(own_version()),
         request_max_body_size=parts.max_body_bytes,
         logging_config=None,
     )
     describe_bodies(app)
+    undeclared = [f"{method} {path}" for method, path, access in routes_of(app) if access is None]
+    assert not undeclared, f"who may use these routes? Declare it with `opt=` (appliance/route_access.py): {undeclared}"
     return Envelope(app)
 
 
@@ -75,14 +79,14 @@ def _provide(value: Any) -> Provide:
 class Envelope:
     """Gives each request its id and its time of receipt, and every answer the header `x-request-id`."""
 
-    def __init__(self, app: ASGIApp, clock_ns: Callable[[], int] = time.monotonic_ns, wall_s: Callable[[], float] = time.time) -> None:
-        self._app = app
+    def __init__(self, app: Litestar, clock_ns: Callable[[], int] = time.monotonic_ns, wall_s: Callable[[], float] = time.time) -> None:
+        self.litestar = app
         self._clock_ns = clock_ns
         self._wall_s = wall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.litestar(scope, receive, send)
             return
         request_id = new_request_id(self._wall_s())
         state = scope.setdefault("state", {})
@@ -96,7 +100,7 @@ class Envelope:
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
 
-        await self._app(scope, receive, send_named)
+        await self.litestar(scope, receive, send_named)
 
 
 def new_request_id(wall_s: float) -> str:

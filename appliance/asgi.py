@@ -123,7 +123,11 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
                 was_ready.append(True)
                 console.end_progress()
                 startup_s = time.monotonic() - began_s
-                console.say(banner(url, ready, startup_s, control.api_key, control.api_key_path, control.admin_token_path))
+                console.say(
+                    banner(
+                        url, ready, startup_s, control.api_key, control.api_key_path, control.admin_token_path, control.logins.setup_token
+                    )
+                )
 
             def on_broken(message: str) -> None:
                 if not failed.done():
@@ -193,7 +197,7 @@ def _build(
         control=control,
         admission=admission,
         usage=usage,
-        server=_Server(server_config(create_app(parts), settings.write_deadline_s)),
+        server=_Server(server_config(create_app(parts), settings.write_deadline_s, settings.trusted_proxies)),
     )
 
 

@@ -77,7 +77,15 @@ class Console:
             self.say(f"{step.phase} {step.done}/{step.total} {step.detail}".rstrip())
 
 
-def banner(url: str, ready: Ready, startup_s: float, api_key: str | None, key_path: Path | None, token_path: Path | None) -> str:
+def banner(
+    url: str,
+    ready: Ready,
+    startup_s: float,
+    api_key: str | None,
+    key_path: Path | None,
+    token_path: Path | None,
+    setup_token: str | None = None,
+) -> str:
     """URL, model, a request to paste, where the secrets are, and by what it runs."""
     model = ready.card.model_id
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0})
@@ -96,6 +104,9 @@ def banner(url: str, ready: Ready, startup_s: float, api_key: str | None, key_pa
     else:
         lines.append(f"API key stored in: {key_path}" if key_path else "API key: the one in FAIRLANE_BOOTSTRAP_API_KEY")
     lines.append(f"Admin token stored in: {token_path}" if token_path else "Admin token: the one in FAIRLANE_BOOTSTRAP_ADMIN_TOKEN")
+    if setup_token:
+        owner = json.dumps({"token": setup_token, "name": "NAME", "password": "PASSWORD"})
+        lines += ["No owner yet. Make the first one, once:", f"  curl {url}/api/v1/setup -H 'Content-Type: application/json' -d '{owner}'"]
     lines.append(f"Runs on: {ready.device}, {ready.attention_backend} ({ready.backend_reason})")
     lines.append("Ctrl-C stops it: running requests get time to finish; a second Ctrl-C ends them at once")
     return "\n".join([*lines, ""])

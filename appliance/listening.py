@@ -42,8 +42,9 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def server_config(app: Any, write_deadline_s: float) -> uvicorn.Config:
-    """uvicorn with httptools and nothing that we do ourselves: no lifespan, no access log, no logging set-up."""
+def server_config(app: Any, write_deadline_s: float, trusted_proxies: str = "") -> uvicorn.Config:
+    """uvicorn with httptools and nothing that we do ourselves: no lifespan, no access log, no logging set-up. Client address and scheme
+    are taken from the headers of trusted proxies only."""
     return uvicorn.Config(
         app,
         http=connection_type(write_deadline_s),
@@ -53,7 +54,8 @@ def server_config(app: Any, write_deadline_s: float) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=trusted_proxies,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
     )

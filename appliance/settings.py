@@ -7,6 +7,7 @@ SettingsError            names the key, the value, where it came from, the bound
 """
 
 import difflib
+import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,8 @@ from appliance.docstrings import field_docs
 from engine.wire import EngineConfig
 
 ENV_PREFIX = "FAIRLANE_"
+MIN_PASSWORD_CHARS = 12
+MAX_PASSWORD_CHARS = 256
 CONFIG_ENV = "FAIRLANE_CONFIG"
 """Path of the settings file, as `--config`."""
 OTHERS_PREFIXES = ("FAIRLANE_TEST_", "FAIRLANE_CPU_")
@@ -73,6 +76,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """First key of tenant `default`: any 16 or more printable characters; empty makes one up at the first start."""
     bootstrap_admin_token: str = ""
     """Bearer token of /api/v1, 16 or more printable characters; empty makes one up at the first start."""
+    bootstrap_admin_password: str = ""
+    """Password of the first owner, `admin`, 12 or more characters; read while there is no owner, empty shows a one-time setup token."""
+    session_ttl_s: Annotated[float, msgspec.Meta(ge=60)] = 12 * 3600.0
+    """Seconds after which a browser has to log in again."""
+    session_idle_s: Annotated[float, msgspec.Meta(ge=60)] = 1800.0
+    """Seconds without a request after which a browser has to log in again."""
+    trusted_proxies: str = ""
+    """Addresses or networks with commas between, of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; empty: none."""
     key_pepper: str = ""
     """Secret mixed into the digests of keys; empty makes one up at the first start. Processes on one database share it."""
     engine: EngineConfig = EngineConfig()
@@ -113,7 +124,7 @@ def engine_config(settings: Settings) -> EngineConfig:
 
 # ---- the table --------------------------------------------------------------------------------------------------
 
-SECRETS = frozenset({"bootstrap_api_key", "bootstrap_admin_token", "key_pepper"})
+SECRETS = frozenset({"bootstrap_api_key", "bootstrap_admin_token", "bootstrap_admin_password", "key_pepper"})
 """No flag (`ps` shows flags); `FAIRLANE_X_FILE` reads the value from a file."""
 FILE_VARIANTS = SECRETS | {"database_url"}
 DECIDED_BY_US = frozenset({"export_dir", "await_common_prefixes"})
@@ -213,6 +224,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], confi
     engine = EngineConfig(**{key.removeprefix("engine."): value for key, value in values.items() if key.startswith("engine.")})
     settings = Settings(engine=engine, **{key: value for key, value in values.items() if not key.startswith("engine.")})
     _check_secrets(settings)
+    _check_proxies(settings)
     sqlalchemy_url(settings)
     return Loaded(settings, sources, _unknown_variables(environ))
 
@@ -273,8 +285,25 @@ def _check_secrets(settings: Settings) -> None:
                 f"{name}=(hidden, {len(value)} characters) must be 16 or more printable ASCII characters without spaces: "
                 f"set {ENV_PREFIX}{name.upper()} to a longer random value, or leave it out to have one made"
             )
+    password = settings.bootstrap_admin_password
+    if password and not MIN_PASSWORD_CHARS <= len(password) <= MAX_PASSWORD_CHARS:
+        raise SettingsError(
+            f"bootstrap_admin_password=(hidden, {len(password)} characters) must have {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS}: "
+            f"set {ENV_PREFIX}BOOTSTRAP_ADMIN_PASSWORD to another one, or leave it out and make the first owner with the setup token"
+        )
     if settings.bootstrap_api_key and settings.bootstrap_api_key == settings.bootstrap_admin_token:
         raise SettingsError("bootstrap_api_key and bootstrap_admin_token are the same: no key may do both, give them different values")
+
+
+def _check_proxies(settings: Settings) -> None:
+    for proxy in filter(None, map(str.strip, settings.trusted_proxies.split(","))):
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError as error:
+            raise SettingsError(
+                f"trusted_proxies={proxy!r} is no address or network (as 10.0.0.7 or 10.0.0.0/8): change --trusted-proxies or "
+                f"{ENV_PREFIX}TRUSTED_PROXIES"
+            ) from error
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

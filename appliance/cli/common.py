@@ -6,6 +6,7 @@ import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from appliance.domain.tenants.bootstrap import Store, open_store
 from appliance.errors import ApplianceError, Invalid
 from appliance.settings import Loaded, SettingsError, default_database_path, load_settings
 
+SEEN_AT_ONCE = "A running server follows within a quarter of a second."
 CONFIG_HELP = "Settings file, TOML or YAML. [FAIRLANE_CONFIG]"
 
 
@@ -75,6 +77,14 @@ def run_on_store[R](data_dir: str | None, database_url: str | None, config: str 
             await store.database.close()
 
     return asyncio.run(run())
+
+
+def parse_time(option: str, text: str | None) -> datetime | None:
+    """A time as ISO 8601 writes it. Raises `click.UsageError`, naming the option."""
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.UsageError(f"{option} {text!r} is no time: write it like 2030-01-31T12:00:00Z") from error
 
 
 def cli_actor() -> Actor:

@@ -1,16 +1,15 @@
 """`fairlane tenant`, `fairlane key`, `fairlane tier`: administration on the database, also while the server runs."""
 
-from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
-from appliance.cli.common import cli_actor, fails_clearly, print_json, print_table, run_on_store, store_options
+from appliance.cli.common import SEEN_AT_ONCE, cli_actor, fails_clearly, parse_time, print_json, print_table, run_on_store, store_options
 from appliance.db.base import utc_now
 from appliance.db.state import bump_version
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import Scope
+from appliance.domain.access.principal import KEY_SCOPES
 from appliance.domain.access.service import check_key_spec, list_keys
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import list_tiers, sla_of
@@ -26,8 +25,6 @@ from appliance.domain.tenants.service import (
 )
 from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
 from appliance.domain.tenants.views import key_view, tenant_view
-
-SEEN_AT_ONCE = "A running server follows within a quarter of a second."
 
 
 @click.group(epilog=SEEN_AT_ONCE)
@@ -147,7 +144,7 @@ def key() -> None:
 @key.command("create")
 @click.argument("tenant_slug", metavar="TENANT")
 @click.option("--name", default="cli", show_default=True, help="What the key is for.")
-@click.option("--scope", "scopes", multiple=True, default=("inference",), type=click.Choice([scope.value for scope in Scope]),
+@click.option("--scope", "scopes", multiple=True, default=("inference",), type=click.Choice([scope.value for scope in KEY_SCOPES]),
               help="What it may do; default: inference. Repeatable.")  # fmt: skip
 @click.option("--model", "models", multiple=True, help="A model it may use; default: all. Repeatable.")
 @click.option("--lane", "lanes", multiple=True, help="A lane it may ask for; default: the tenant's. Repeatable.")
@@ -168,7 +165,7 @@ def create_key_command(
     \b
     KEY=$(fairlane key create acme --name ci)
     """
-    spec = check_key_spec(name, scopes, models, lanes, _time(expires), utc_now())
+    spec = check_key_spec(name, scopes, models, lanes, parse_time("--expires", expires), utc_now())
 
     async def work(store: Store) -> tuple[ApiKey, str]:
         async with store.database.write() as session:
@@ -320,13 +317,6 @@ def _override(item: str) -> tuple[str, Any]:
         return field, msgspec.json.decode(value)
     except msgspec.DecodeError:
         return field, value
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.UsageError(f"--expires {text!r} is no time: write it like 2030-01-31T12:00:00Z") from error
 
 
 def _compact(value: object) -> str:

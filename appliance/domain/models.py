@@ -3,9 +3,22 @@
 from appliance.db.base import Base
 from appliance.db.state import InstallationState
 from appliance.domain.access.models import ApiKey
+from appliance.domain.admins.models import AdminSession, AdminToken, AdminUser
 from appliance.domain.audit.models import AuditEvent
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.usage.models import UsageHour, UsageMinute, UsageWriter
 
-MODELS: tuple[type[Base], ...] = (InstallationState, SlaTier, Tenant, ApiKey, UsageMinute, UsageHour, UsageWriter, AuditEvent)
+MODELS: tuple[type[Base], ...] = (
+    InstallationState,
+    SlaTier,
+    Tenant,
+    ApiKey,
+    UsageMinute,
+    UsageHour,
+    UsageWriter,
+    AuditEvent,
+    AdminUser,
+    AdminSession,
+    AdminToken,
+)

@@ -67,8 +67,8 @@ def fairlane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fairlane:
         monkeypatch.delenv(name)
     monkeypatch.setenv("FAIRLANE_DATA_DIR", str(tmp_path))
 
-    def run(*arguments: str) -> Result:
-        result = CliRunner().invoke(cli, arguments, prog_name="fairlane")
+    def run(*arguments: str, given: str | None = None) -> Result:
+        result = CliRunner().invoke(cli, arguments, prog_name="fairlane", input=given)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 

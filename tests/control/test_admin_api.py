@@ -107,18 +107,6 @@ async def test_the_tiers_show_every_field(client):
     assert "shadow_mode" in tiers[2]["sla"]
 
 
-async def test_every_admin_route_refuses_without_a_token_and_with_an_inference_key(client):
-    document = (await client.get("/schema/openapi.json")).json()
-    routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
-    assert len(routes) >= 7
-    for method, path in routes:
-        url = path.format(slug="default", key_id="key_1", name="standard")
-        anonymous = await client.request(method, url, headers={"Authorization": ""})
-        assert (anonymous.status_code, anonymous.headers["www-authenticate"]) == (401, "Bearer"), (method, path)
-        inference = await client.request(method, url, headers={"Authorization": f"Bearer {API_KEY}"})
-        assert (inference.status_code, inference.json()["error"]["code"]) == (403, "missing_scope"), (method, path)
-
-
 async def test_a_reading_key_reads_and_does_not_write(client, control):
     made = await client.post("/api/v1/tenants/default/keys", json={"name": "auditor", "scopes": ["admin:read"]})
     reader = {"Authorization": f"Bearer {made.json()['key']}"}

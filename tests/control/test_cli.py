@@ -5,13 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
 from appliance.cli.main import cli
-from appliance.domain.access.principal import Principal
+from appliance.domain.access.principal import Principal, Scope
+from appliance.domain.access.snapshot import Admin
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.errors import Unauthenticated
 from appliance.settings import Settings
@@ -19,17 +21,27 @@ from tests.control.conftest import ADMIN_TOKEN, API_KEY
 from tests.control.test_migrations import REVISIONS, execute
 
 
-def principal_of(data_dir: Path, key: str) -> Principal:
-    """What a server started on this directory takes the key for."""
+def ask_server[R](data_dir: Path, question: Callable[[Control], R]) -> R:
+    """What a server started on this directory answers."""
 
-    async def ask() -> Principal:
+    async def ask() -> R:
         control = await open_control(Settings(data_dir=str(data_dir)))
         try:
-            return control.directory.authenticate(key, None)
+            return question(control)
         finally:
             await control.close()
 
     return asyncio.run(ask())
+
+
+def principal_of(data_dir: Path, key: str) -> Principal:
+    """What a server started on this directory takes the key for."""
+    return ask_server(data_dir, lambda control: control.directory.authenticate(key, None))
+
+
+def admin_of(data_dir: Path, token: str) -> Admin:
+    """What it takes an administrator's token for."""
+    return ask_server(data_dir, lambda control: control.directory.authenticate_admin(token, Scope.ADMIN_READ))
 
 
 def test_a_tenant_and_a_key_made_by_the_cli_are_a_principal_of_the_server(fairlane, tmp_path):
@@ -86,6 +98,38 @@ def test_changes_by_the_cli_are_audited_and_listed(fairlane):
     assert "tenant.create" in table and "key.create" not in table and key not in table
 
 
+def test_administrators_are_made_changed_and_removed_by_the_cli(fairlane, tmp_path):
+    made = fairlane("admin", "create", "alice", "--role", "owner", "--password-stdin", given="a horse, a staple\n")
+    assert made.exit_code == 0 and "staple" not in made.output, made.output
+    assert fairlane("admin", "create", "robot", "--no-password").exit_code == 0
+    assert fairlane("admin", "create", "bob", given="a horse, a staple\na horse, a staple\n").exit_code == 0, "asked for twice"
+    token = fairlane("admin", "token", "alice", "--for", "ci", "--role", "operator")
+    assert "not shown again" in token.stderr
+    admin = admin_of(tmp_path, token.stdout.strip())
+    assert (admin.actor, sorted(admin.scopes)) == ("admin:alice", ["admin:read", "admin:write"])
+    listed = {each["name"]: each for each in json.loads(fairlane("admin", "list", "--json").stdout)}
+    assert {name: (each["role"], each["has_password"]) for name, each in listed.items()} == {
+        "alice": ("owner", True), "bob": ("viewer", True), "robot": ("viewer", False)
+    }  # fmt: skip
+    assert "make another one first" in fairlane("admin", "disable", "alice").stderr
+    assert fairlane("admin", "role", "bob", "owner").exit_code == 0
+    assert fairlane("admin", "disable", "alice").exit_code == 0
+    with pytest.raises(Unauthenticated, match="revoked"):
+        admin_of(tmp_path, token.stdout.strip())
+    assert fairlane("admin", "enable", "alice").exit_code == 0
+    token_id = json.loads(fairlane("admin", "tokens", "alice", "--json").stdout)[0]["id"]
+    assert [word for word in fairlane("admin", "tokens", "alice").stdout.split() if word in ("ci", "operator")] == ["ci", "operator"]
+    assert fairlane("admin", "revoke-token", "alice", token_id).exit_code == 0
+    with pytest.raises(Unauthenticated, match="revoked"):
+        admin_of(tmp_path, token.stdout.strip())
+    assert fairlane("admin", "password", "robot", "--password-stdin", given="another horse, staple\n").exit_code == 0
+    assert fairlane("admin", "delete", "robot").exit_code == 0
+    table = fairlane("admin", "list").stdout
+    assert "alice" in table and "robot" not in table
+    audit = fairlane("audit", "list").stdout
+    assert "admin.token.create" in audit and "horse" not in audit
+
+
 def test_lists_are_tables_for_people_and_json_for_programs(fairlane):
     fairlane("tenant", "create", "acme", "--set", "rpm=60")
     table = fairlane("tenant", "list").stdout
@@ -108,6 +152,9 @@ def test_lists_are_tables_for_people_and_json_for_programs(fairlane):
         (("key", "create", "default", "--scope", "root"), 2, "root"),
         (("key", "create", "default", "--expires", "soon"), 2, "2030-01-31T12:00:00Z"),
         (("key", "revoke", "default", "key_1"), 1, "no key 'key_1'"),
+        (("admin", "create", "Alice", "--no-password"), 2, "a-z"),
+        (("admin", "create", "alice", "--role", "god"), 2, "owner"),
+        (("admin", "disable", "nobody"), 1, "no administrator 'nobody'"),
         (("tenant", "list", "--database-url", "mysql://x"), 2, "sqlite:///path"),
         (("tenant", "list", "--database-url", "postgresql://nobody@127.0.0.1:1/none"), 1, "does not answer"),
         (("serve", "--port", "many"), 2, "0 to 65535"),

@@ -166,6 +166,19 @@ def test_a_changed_limit_holds_from_the_next_request_on_and_leaves_running_ones_
         assert event["action"] == "tenant.update" and event["request_id"].startswith("req_") and event["source"] == "127.0.0.1"
 
 
+def test_a_trusted_proxy_tells_address_and_scheme_and_nobody_else_does(tmp_path: Path, export: Path) -> None:
+    admin = {"Authorization": f"Bearer {ADMIN}"}
+    forwarded = {"X-Forwarded-For": "198.51.100.7", "X-Forwarded-Proto": "https"}
+    login = {"name": "admin", "password": "a horse, a staple"}
+    for proxies, source, secure in (("127.0.0.0/8", "198.51.100.7", True), ("192.0.2.1", "127.0.0.1", False)):
+        fields = (f"trusted_proxies={proxies}", "bootstrap_admin_password=a horse, a staple")
+        with serving(tmp_path / proxies.partition("/")[0], export, *fields) as served:
+            answer = httpx.post(served.url + "/api/v1/login", json=login, headers=forwarded)
+            assert answer.status_code == 200 and ("Secure" in answer.headers["set-cookie"]) is secure
+            event = httpx.get(served.url + "/api/v1/audit", headers=admin).json()["events"][0]
+            assert (event["action"], event["source"]) == ("login", source)
+
+
 def test_a_killed_engine_ends_streams_with_an_error_and_is_replaced(tmp_path: Path, export: Path) -> None:
     with serving(tmp_path, export) as served:
         lines = served.stream(2_000)

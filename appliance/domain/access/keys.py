@@ -5,6 +5,7 @@ import secrets
 
 KEY_PREFIX = "fl-"
 ADMIN_TOKEN_PREFIX = "fl-admin-"
+SETUP_TOKEN_PREFIX = "fl-setup-"
 MAX_KEY_CHARS = 512
 """A longer bearer token is nobody's key and is refused before it is digested."""
 

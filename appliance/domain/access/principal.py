@@ -15,6 +15,31 @@ class Scope(StrEnum):
     METRICS = "metrics"
     ADMIN_READ = "admin:read"
     ADMIN_WRITE = "admin:write"
+    ADMIN_MANAGE = "admin:manage"
+    """Manage the administrators themselves. Owners have it; no key can."""
+
+
+KEY_SCOPES = (Scope.INFERENCE, Scope.GATEWAY, Scope.METRICS, Scope.ADMIN_READ, Scope.ADMIN_WRITE)
+"""What may be asked for a tenant's key."""
+
+
+class Role(StrEnum):
+    """What an administrator is."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    OWNER = "owner"
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        return ROLE_SCOPES[self]
+
+
+ROLE_SCOPES: dict[Role, frozenset[Scope]] = {
+    Role.VIEWER: frozenset({Scope.ADMIN_READ}),
+    Role.OPERATOR: frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE}),
+    Role.OWNER: frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.ADMIN_MANAGE}),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.db.base import utc_now
 from appliance.domain.access.keys import digest_key, last4, new_key, visible_prefix
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import NO_LIMITS, Limits, Scope
+from appliance.domain.access.principal import KEY_SCOPES, NO_LIMITS, Limits, Scope
 from appliance.errors import Invalid, NotFound
 
 MAX_NAME_CHARS = 200
@@ -44,7 +44,7 @@ def check_key_spec(
     is allowed."""
     if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise Invalid(f"name must be 1 to {MAX_NAME_CHARS} printable characters", param="name")
-    known = [scope.value for scope in Scope]
+    known = [scope.value for scope in KEY_SCOPES]
     for scope in scopes:
         if scope not in known:
             raise Invalid(f"there is no scope {scope[:64]!r}; the scopes are {', '.join(known)}", param="scopes")

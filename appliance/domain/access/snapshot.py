@@ -1,13 +1,15 @@
 """Who may do what, as an immutable value: the inference path reads this and never waits for the database."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from appliance.domain.access.keys import MAX_KEY_CHARS, digest_key, masked
-from appliance.domain.access.principal import NO_LIMITS, Limits, Principal, Scope
+from appliance.domain.access.principal import NO_LIMITS, Limits, Principal, Role, Scope
 from appliance.errors import Forbidden, Unauthenticated
 from engine.wire import TenantPolicy
+
+ADMIN_KEY_SCOPES = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,35 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminTokenRecord:
+    """A stored token of an administrator; its scopes are those that both the token's and the administrator's role have."""
+
+    token_id: str
+    admin_id: str
+    admin_name: str
+    scopes: frozenset[Scope]
+    expires_at_s: float | None = None
+    disabled: bool = False
+    """The token was revoked, or its administrator is disabled."""
+
+
+@dataclass(frozen=True, slots=True)
 class Admin:
-    """An authenticated caller of /api/v1. `actor` names it in logs: `bootstrap-admin`, or `key:` and the key's id."""
+    """An authenticated caller of /api/v1. `actor` names it in the audit: `bootstrap-admin`, `key:` and the key's id, or `admin:` and
+    the administrator's name; `actor_id` is the administrator's id, with that of the token where it was one."""
 
     actor: str
     scopes: frozenset[Scope]
+    actor_id: str = ""
+    admin_id: str = ""
+    """Empty for the bootstrap token and for keys: they are nobody's."""
+    expires_at_s: float | None = None
+    """When its token ends."""
+
+    def require(self, needs: Scope) -> None:
+        """Raises `Forbidden` unless it has the scope; `admin:write` includes `admin:read`."""
+        if needs not in self.scopes and not (needs is Scope.ADMIN_READ and Scope.ADMIN_WRITE in self.scopes):
+            raise Forbidden(f"{self.actor} lacks the scope {needs.value!r}; it has {_listed(self.scopes)}", code="missing_scope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +73,8 @@ class AccessSnapshot:
     suspended: frozenset[str] = frozenset()
     admin_digest: bytes | None = None
     """Of the bootstrap admin token."""
+    admin_tokens: Mapping[bytes, AdminTokenRecord] = field(default_factory=dict[bytes, AdminTokenRecord])
+    """By digest."""
 
     def authenticate(self, raw_key: str | None, tenant_header: str | None, now_s: float, needs: Scope = Scope.INFERENCE) -> Principal:
         """The caller behind a key. Raises `Unauthenticated` (no valid key) or `Forbidden` (scope, tenant)."""
@@ -57,16 +85,32 @@ class AccessSnapshot:
         return Principal(tenant_id, key.key_id, key.scopes, self.policies[tenant_id], key.models, key.lanes, key.limits)
 
     def authenticate_admin(self, raw_key: str | None, now_s: float, needs: Scope) -> Admin:
-        """The caller of an admin route: the bootstrap token, or a key with the scope. Raises as `authenticate`.
+        """The caller of an admin route: the bootstrap token, which is an owner's, an administrator's token, or a key with the scope.
 
-        `admin:write` includes `admin:read`.
+        Raises as `authenticate`.
         """
-        if self._is_admin_token(raw_key):
-            return Admin("bootstrap-admin", frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE}))
-        key = self._valid_key(raw_key, now_s)
-        if needs not in key.scopes and not (needs is Scope.ADMIN_READ and Scope.ADMIN_WRITE in key.scopes):
-            raise Forbidden(f"this key lacks the scope {needs.value!r}; it has {_listed(key.scopes)}", code="missing_scope")
-        return Admin(f"key:{key.key_id}", key.scopes)
+        admin = self._admin_of_token(raw_key, now_s)
+        if admin is None:
+            key = self._valid_key(raw_key, now_s)
+            admin = Admin(f"key:{key.key_id}", key.scopes & ADMIN_KEY_SCOPES, key.key_id)
+        admin.require(needs)
+        return admin
+
+    def _admin_of_token(self, raw_token: str | None, now_s: float) -> Admin | None:
+        """None where the token is neither the bootstrap one nor an administrator's."""
+        if self._is_admin_token(raw_token):
+            return Admin("bootstrap-admin", Role.OWNER.scopes)
+        if not raw_token or len(raw_token) > MAX_KEY_CHARS:
+            return None
+        token = self.admin_tokens.get(digest_key(raw_token, self.pepper))
+        if token is None:
+            return None
+        if token.disabled:
+            raise Unauthenticated(f"admin token {masked(raw_token)} has been revoked", code="revoked_admin_token")
+        if token.expires_at_s is not None and now_s >= token.expires_at_s:
+            raise Unauthenticated(f"admin token {masked(raw_token)} has expired", code="expired_admin_token")
+        actor_id = f"{token.admin_id}/{token.token_id}"
+        return Admin(f"admin:{token.admin_name}", token.scopes, actor_id, token.admin_id, token.expires_at_s)
 
     def _is_admin_token(self, raw_key: str | None) -> bool:
         if not raw_key or not self.admin_digest or len(raw_key) > MAX_KEY_CHARS:

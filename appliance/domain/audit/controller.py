@@ -12,6 +12,7 @@ from appliance.db.database import Database
 from appliance.domain.audit.models import AuditEvent
 from appliance.domain.audit.service import list_events
 from appliance.problems import problem_responses
+from appliance.route_access import READS
 
 MAX_PAGE = 1_000
 
@@ -22,6 +23,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     at: datetime
     actor: str
+    actor_id: str
     source: str
     request_id: str
     action: str
@@ -47,7 +49,7 @@ class AuditController(Controller):
     path = "/audit"
     tags = ["Audit"]
 
-    @get(summary="What administrators changed", responses=problem_responses(401, 403, 503))
+    @get(summary="What administrators changed", opt=READS, responses=problem_responses(401, 403, 503))
     async def list(
         self,
         database: NamedDependency[Database],

@@ -17,6 +17,8 @@ class AuditEvent(Base):
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now, index=True)
     actor: Mapped[str] = mapped_column(String(100))
+    actor_id: Mapped[str] = mapped_column(String(100), default="")
+    """Id of the administrator, with a slash that of its token, or of the key."""
     source: Mapped[str] = mapped_column(String(100))
     """Where from: an address, or `cli`."""
     request_id: Mapped[str] = mapped_column(String(40), default="")

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.domain.audit.models import AuditEvent
 
-SECRET_FIELDS = frozenset({"key", "digest", "password", "token"})
+SECRET_FIELDS = frozenset({"key", "digest", "password", "password_hash", "token"})
 MASK = "(hidden)"
 
 
@@ -21,6 +21,7 @@ class Actor:
     name: str
     source: str
     request_id: str = ""
+    id: str = ""
 
 
 def record(
@@ -36,6 +37,7 @@ def record(
     session.add(
         AuditEvent(
             actor=actor.name[:100],
+            actor_id=actor.id[:100],
             source=actor.source[:100],
             request_id=actor.request_id,
             action=action,

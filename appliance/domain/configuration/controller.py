@@ -11,6 +11,7 @@ from appliance.domain.audit.service import Actor
 from appliance.domain.configuration.decisions import Configuration, Plan
 from appliance.domain.configuration.service import apply_configuration, plan_configuration, read_configuration
 from appliance.problems import problem_responses
+from appliance.route_access import READS, WRITES
 
 
 class ExportedConfiguration(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,20 +42,20 @@ class ConfigurationController(Controller):
     path = "/config"
     tags = ["Configuration"]
 
-    @get(summary="Export the configuration", responses=problem_responses(401, 403, 503))
+    @get(summary="Export the configuration", opt=READS, responses=problem_responses(401, 403, 503))
     async def export(self, database: NamedDependency[Database]) -> ExportedConfiguration:
         """All tiers and tenants as one document, without keys and secrets; of each what is not at its default."""
         async with database.read() as session:
             version, config = await read_configuration(session)
         return ExportedConfiguration(version=version, config=config)
 
-    @post("/plan", summary="Compare with a document", status_code=200, responses=problem_responses(401, 403, 409, 415, 503))
+    @post("/plan", summary="Compare with a document", opt=READS, status_code=200, responses=problem_responses(401, 403, 409, 415, 503))
     async def plan(self, data: JSONBody[PlanRequest], database: NamedDependency[Database]) -> Plan:
         """What it would take to bring the database to a document. Changes nothing."""
         async with database.read() as session:
             return await plan_configuration(session, data.config, prune=data.prune)
 
-    @post("/apply", summary="Apply a document", status_code=200, responses=problem_responses(401, 403, 404, 409, 415, 503))
+    @post("/apply", summary="Apply a document", opt=WRITES, status_code=200, responses=problem_responses(401, 403, 404, 409, 415, 503))
     async def apply(
         self,
         data: JSONBody[ApplyRequest],

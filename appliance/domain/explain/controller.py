@@ -12,6 +12,7 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.explain.service import ExplainService
 from appliance.errors import ApplianceError
 from appliance.problems import problem_responses
+from appliance.route_access import TENANTS_OR_ADMINS
 from appliance.telemetry.explain.answer import Explanation
 
 
@@ -21,7 +22,12 @@ class ExplainController(Controller):
     tags = ["Explain"]
     security = [{"bearer": []}]
 
-    @get("/v1/requests/{request_id:str}/explain", summary="Why was this request slow?", responses=problem_responses(401, 403, 404))
+    @get(
+        "/v1/requests/{request_id:str}/explain",
+        summary="Why was this request slow?",
+        opt=TENANTS_OR_ADMINS,
+        responses=problem_responses(401, 403, 404),
+    )
     async def explain(
         self,
         request: Request[Any, Any, Any],

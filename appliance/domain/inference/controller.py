@@ -16,6 +16,7 @@ from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE, AnyRo
 from appliance.domain.inference.service import Call, InferenceService
 from appliance.errors import NotFound, TooLarge
 from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_responses, require_json
+from appliance.route_access import INFERS
 
 RECEIVED_STATE = "received_ns"
 """Key of the ASGI scope's `state`: when the request's headers were there, `monotonic_ns`."""
@@ -36,6 +37,7 @@ class InferenceController(Controller):
     """OpenAI's routes, and two shorter ones."""
 
     tags = ["Inference"]
+    opt = INFERS
     security = [{"bearer": []}]
 
     @post("/v1/completions", summary="Continue a text", **GENERATES)

@@ -10,6 +10,7 @@ from appliance.domain.slas.decisions import Sla
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import get_tier, list_tiers, sla_of
 from appliance.problems import problem_responses
+from appliance.route_access import READS
 
 
 class TierView(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,13 +38,14 @@ class TierController(Controller):
     @get(
         summary="List tiers",
         description="Every SLA tier with all its fields; null means no limit or no target.",
+        opt=READS,
         responses=problem_responses(401, 403, 503),
     )
     async def list(self, database: NamedDependency[Database]) -> TierList:
         async with database.read() as session:
             return TierList([tier_view(row) for row in await list_tiers(session)])
 
-    @get("/{name:str}", summary="Show a tier", responses=problem_responses(401, 403, 404, 503))
+    @get("/{name:str}", summary="Show a tier", opt=READS, responses=problem_responses(401, 403, 404, 503))
     async def show(self, name: FromPath[str], database: NamedDependency[Database]) -> TierView:
         """A tier with all its fields."""
         async with database.read() as session:

@@ -4,13 +4,14 @@ from typing import Any
 
 import jinja2
 import msgspec
-from litestar import Litestar, Request
+from litestar import Litestar, Request, Router
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, OpenAPIMediaType, OpenAPIResponse, Reference, RequestBody, SecurityScheme
 
 from appliance.docstrings import field_docs
 from appliance.domain.inference import answers, schemas
+from appliance.route_access import PUBLIC
 
 REF_TEMPLATE = "#/components/schemas/{name}"
 
@@ -53,7 +54,7 @@ def openapi_config(version: str) -> OpenAPIConfig:
         title="Fairlane",
         version=version,
         description="An LLM serving appliance with a predictable tail. Identity comes from `Authorization: Bearer KEY`.",
-        path="/schema",
+        openapi_router=Router("/schema", route_handlers=[], opt=PUBLIC),
         render_plugins=[_Page(path="/"), JsonRenderPlugin(path="/openapi.json")],
         components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
         use_handler_docstrings=True,

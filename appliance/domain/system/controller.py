@@ -13,6 +13,7 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.system.health import Health, LiveAnswer, ReadyAnswer
 from appliance.domain.system.lanes import LoadAnswer, load_answer
 from appliance.problems import problem_responses
+from appliance.route_access import MEASURES, PUBLIC
 from appliance.telemetry.exposition import OPENMETRICS_MEDIA_TYPE, TEXT_MEDIA_TYPE, wants_openmetrics
 from appliance.telemetry.hub import Telemetry
 
@@ -32,19 +33,19 @@ class SystemController(Controller):
 
     tags = ["System"]
 
-    @get("/livez", summary="Is the process alive?")
+    @get("/livez", summary="Is the process alive?", opt=PUBLIC)
     async def livez(self, health: NamedDependency[Health]) -> Response[LiveAnswer]:
         """200 while the event loop turns and the engine is heard; 503 means: restart the process."""
         status, answer = health.live()
         return Response(answer, status_code=status)
 
-    @get(["/readyz", "/health"], summary="May it get requests?")
+    @get(["/readyz", "/health"], summary="May it get requests?", opt=PUBLIC)
     async def readyz(self, health: NamedDependency[Health]) -> Response[ReadyAnswer]:
         """200 when requests are taken; 503 with phase, percent and reason while warming up, without engine, and draining."""
         status, answer = health.ready()
         return Response(answer, status_code=status)
 
-    @get("/load", summary="How busy is it?", responses=problem_responses(401, 403))
+    @get("/load", summary="How busy is it?", opt=MEASURES, responses=problem_responses(401, 403))
     async def load(
         self,
         request: Request[Any, Any, Any],
@@ -57,7 +58,7 @@ class SystemController(Controller):
         _require_metrics_key(request, directory, metrics_need_key)
         return load_answer(telemetry, health.ready()[1].status)
 
-    @get("/metrics", summary="Prometheus metrics", media_type="text/plain", responses=problem_responses(401, 403))
+    @get("/metrics", summary="Prometheus metrics", opt=MEASURES, media_type="text/plain", responses=problem_responses(401, 403))
     async def metrics(
         self,
         request: Request[Any, Any, Any],

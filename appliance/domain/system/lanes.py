@@ -8,6 +8,7 @@ from litestar import Controller, get
 from litestar.di import NamedDependency
 
 from appliance.problems import problem_responses
+from appliance.route_access import READS
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.lane_times import LANES, Quantiles
 from engine.wire import Load
@@ -91,7 +92,7 @@ class LaneController(Controller):
     path = "/lanes"
     tags = ["System"]
 
-    @get(summary="Lanes: queues now, TTFT and gaps of the last five minutes", responses=problem_responses(401, 403))
+    @get(summary="Lanes: queues now, TTFT and gaps of the last five minutes", opt=READS, responses=problem_responses(401, 403))
     async def list(self, telemetry: NamedDependency[Telemetry]) -> LanesAnswer:
         """P50, P90, P99 and P99.9 are true within 10 % from 4 ms to 13 s."""
         return LanesAnswer(

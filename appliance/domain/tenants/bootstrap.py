@@ -1,6 +1,7 @@
 """Opening the control plane: schema, secrets, what a first start puts into the database, the first snapshot."""
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from appliance.domain.access.keys import ADMIN_TOKEN_PREFIX, digest_key, last4, 
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.secret_files import read_or_make_secret, read_secret
 from appliance.domain.access.service import KeySpec, create_key
+from appliance.domain.admins.first_owner import ensure_owner
+from appliance.domain.admins.guard import Gatekeeper
+from appliance.domain.admins.login import LoginService
+from appliance.domain.admins.passwords import Passwords
+from appliance.domain.admins.sessions import SessionRules
+from appliance.domain.admins.throttle import LoginThrottle
 from appliance.domain.models import MODELS
 from appliance.domain.slas.decisions import UNLIMITED
 from appliance.domain.slas.service import add_seed_tiers
@@ -50,6 +57,8 @@ class Control:
 
     store: Store
     directory: Directory
+    gatekeeper: Gatekeeper
+    logins: LoginService
     api_key: str | None
     """The bootstrap key as text, for the first request shown at start; None where it was revoked or is unknown here."""
     api_key_path: Path | None
@@ -102,7 +111,7 @@ async def open_store(settings: Settings) -> Store:
 
 
 async def open_control(settings: Settings) -> Control:
-    """`open_store`, then the bootstrap key and admin token, then the first snapshot. Raises the same."""
+    """`open_store`, then the bootstrap key, admin token and first owner, then the first snapshot. Raises the same."""
     store = await open_store(settings)
     try:
         folder = data_path(settings)
@@ -112,13 +121,21 @@ async def open_control(settings: Settings) -> Control:
             _forget(folder / API_KEY_FILE)
         token_path = None if settings.bootstrap_admin_token else folder / ADMIN_TOKEN_FILE
         token = settings.bootstrap_admin_token or read_or_make_secret(folder / ADMIN_TOKEN_FILE, lambda: new_key(ADMIN_TOKEN_PREFIX))
+        passwords = Passwords()
+        async with store.database.write() as session:
+            setup_token = await ensure_owner(session, settings, passwords)
         source = DatabaseSource(store.database, store.pepper, digest_key(token, store.pepper))
         directory = Directory(source, await source.load())
+        rules = SessionRules(settings.session_ttl_s, settings.session_idle_s)
+        gatekeeper = Gatekeeper(directory, store.database, store.pepper, rules, time.time)
+        logins = LoginService(
+            store.database, store.pepper, rules, passwords, LoginThrottle(), setup_token, monotonic_s=time.monotonic, wall_s=time.time
+        )
     except BaseException:
         await store.database.close()
         raise
     key_path = None if settings.bootstrap_api_key or not api_key else folder / API_KEY_FILE
-    return Control(store, directory, api_key, key_path, token_path)
+    return Control(store, directory, gatekeeper, logins, api_key, key_path, token_path)
 
 
 def _forget(path: Path) -> None:

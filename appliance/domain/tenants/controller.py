@@ -32,6 +32,7 @@ from appliance.domain.tenants.views import (
 )
 from appliance.errors import Invalid
 from appliance.problems import problem_responses
+from appliance.route_access import READS, WRITES
 
 GUARDED = (401, 403, 503)
 """What any admin route may answer."""
@@ -48,7 +49,7 @@ class TenantController(Controller):
     path = "/tenants"
     tags = ["Tenants"]
 
-    @post(summary="Create a tenant", responses=problem_responses(*GUARDED, 409, 415))
+    @post(summary="Create a tenant", opt=WRITES, responses=problem_responses(*GUARDED, 409, 415))
     async def create(self, data: JSONBody[NewTenant], store: Stores, directory: Directories, actor: Actors) -> TenantView:
         """Add a tenant under an SLA tier, with overrides of single fields. 409 where the slug is taken."""
         async with store.database.write() as session:
@@ -60,7 +61,7 @@ class TenantController(Controller):
         await directory.refresh()
         return view
 
-    @get(summary="List tenants", responses=problem_responses(*GUARDED))
+    @get(summary="List tenants", opt=READS, responses=problem_responses(*GUARDED))
     async def list(
         self,
         store: Stores,
@@ -76,13 +77,13 @@ class TenantController(Controller):
             page = [tenant_view(each) for each in found[:limit]]
         return TenantList(page, next=page[-1].slug if len(found) > limit else None)
 
-    @get("/{slug:str}", summary="Show a tenant", responses=problem_responses(*GUARDED, 404))
+    @get("/{slug:str}", summary="Show a tenant", opt=READS, responses=problem_responses(*GUARDED, 404))
     async def show(self, slug: FromPath[str], store: Stores) -> TenantView:
         """A tenant with its effective SLA, and where each field of it comes from."""
         async with store.database.read() as session:
             return tenant_view(await find_tenant(session, slug))
 
-    @patch("/{slug:str}", summary="Change a tenant", responses=problem_responses(*GUARDED, 404, 409, 415))
+    @patch("/{slug:str}", summary="Change a tenant", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def update(
         self, slug: FromPath[str], data: JSONBody[TenantPatch], store: Stores, directory: Directories, actor: Actors
     ) -> TenantView:
@@ -92,7 +93,7 @@ class TenantController(Controller):
         await directory.refresh()
         return view
 
-    @delete("/{slug:str}", summary="Remove a tenant", responses=problem_responses(*GUARDED, 404))
+    @delete("/{slug:str}", summary="Remove a tenant", opt=WRITES, responses=problem_responses(*GUARDED, 404))
     async def remove(self, slug: FromPath[str], store: Stores, directory: Directories, actor: Actors) -> None:
         """Its keys are refused from now on; its slug stays taken, its usage and audit stay."""
         async with store.database.write() as session:
@@ -106,7 +107,7 @@ class TierEditor(Controller):
     path = "/tiers"
     tags = ["SLA tiers"]
 
-    @post(summary="Create a tier", responses=problem_responses(*GUARDED, 409, 415))
+    @post(summary="Create a tier", opt=WRITES, responses=problem_responses(*GUARDED, 409, 415))
     async def create(self, data: JSONBody[dict[str, Any]], store: Stores, directory: Directories, actor: Actors) -> TierView:
         """`name`, and fields of the SLA; those left out take their defaults (no limit, no target). 409 where the name is taken."""
         fields = dict(data)
@@ -118,7 +119,7 @@ class TierEditor(Controller):
         await directory.refresh()
         return view
 
-    @patch("/{name:str}", summary="Change a tier", responses=problem_responses(*GUARDED, 404, 409, 415))
+    @patch("/{name:str}", summary="Change a tier", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def update(
         self, name: FromPath[str], data: JSONBody[dict[str, Any]], store: Stores, directory: Directories, actor: Actors
     ) -> TierView:
@@ -135,7 +136,7 @@ class TierEditor(Controller):
         await directory.refresh()
         return view
 
-    @delete("/{name:str}", summary="Remove a tier", responses=problem_responses(*GUARDED, 404, 409))
+    @delete("/{name:str}", summary="Remove a tier", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409))
     async def remove(self, name: FromPath[str], store: Stores, directory: Directories, actor: Actors) -> None:
         """409 while tenants are under it. Its name may be used again."""
         async with store.database.write() as session:
@@ -149,7 +150,7 @@ class KeyController(Controller):
     path = "/tenants/{slug:str}/keys"
     tags = ["API keys"]
 
-    @post(summary="Create a key", responses=problem_responses(*GUARDED, 404, 415))
+    @post(summary="Create a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 415))
     async def create(self, slug: FromPath[str], data: JSONBody[NewKey], store: Stores, directory: Directories, actor: Actors) -> CreatedKey:
         """Make a key. This answer is the only place where it is shown: only its digest is stored."""
         spec = check_key_spec(data.name, data.scopes, data.models, data.lanes, data.expires_at, utc_now(), data.limits)
@@ -159,14 +160,14 @@ class KeyController(Controller):
         await directory.refresh()
         return created
 
-    @get(summary="List keys", responses=problem_responses(*GUARDED, 404))
+    @get(summary="List keys", opt=READS, responses=problem_responses(*GUARDED, 404))
     async def list(self, slug: FromPath[str], store: Stores) -> KeyList:
         """A tenant's keys, revoked ones too; of each only the first and last characters."""
         async with store.database.read() as session:
             tenant = (await find_tenant(session, slug)).tenant
             return KeyList([key_view(row, slug) for row in await list_keys(session, tenant.id)])
 
-    @patch("/{key_id:str}", summary="Change a key", responses=problem_responses(*GUARDED, 404, 409, 415))
+    @patch("/{key_id:str}", summary="Change a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def update(
         self, slug: FromPath[str], key_id: FromPath[str], data: JSONBody[KeyPatch], store: Stores, directory: Directories, actor: Actors
     ) -> KeyView:
@@ -176,7 +177,7 @@ class KeyController(Controller):
         await directory.refresh()
         return view
 
-    @post("/{key_id:str}/rotate", summary="Replace a key", responses=problem_responses(*GUARDED, 404, 409, 415))
+    @post("/{key_id:str}/rotate", summary="Replace a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def rotate(
         self, slug: FromPath[str], key_id: FromPath[str], data: JSONBody[Rotation], store: Stores, directory: Directories, actor: Actors
     ) -> CreatedKey:
@@ -187,7 +188,7 @@ class KeyController(Controller):
         await directory.refresh()
         return created
 
-    @delete("/{key_id:str}", summary="Revoke a key", responses=problem_responses(*GUARDED, 404))
+    @delete("/{key_id:str}", summary="Revoke a key", opt=WRITES, responses=problem_responses(*GUARDED, 404))
     async def revoke(self, slug: FromPath[str], key_id: FromPath[str], store: Stores, directory: Directories, actor: Actors) -> None:
         """Refuse a key from now on. Again is no error."""
         async with store.database.write() as session:

@@ -1,55 +1,48 @@
 """`/api/v1`: all admin routes behind one guard, which denies what it does not know."""
 
-from typing import Any
-
-from litestar import Controller, Request, Router
-from litestar.connection import ASGIConnection
+from litestar import Controller, Router
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
 
-from appliance.domain.access.keys import bearer
-from appliance.domain.access.principal import Scope
+from appliance.domain.admins.controller import AdminController, AdminTokenController, SessionController
+from appliance.domain.admins.guard import Connection, actor_of
 from appliance.domain.audit.controller import AuditController
-from appliance.domain.audit.service import Actor
 from appliance.domain.slas.controller import TierController
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.controller import KeyController, TenantController, TierEditor
 from appliance.domain.usage.controller import UsageController
-from appliance.problems import REQUEST_ID_STATE, require_json
 
 ADMIN_PATH = "/api/v1"
-ADMIN_STATE = "admin"
-"""Key of the ASGI scope's `state`: the `Admin` that the guard let in."""
-READING_METHODS = frozenset({"GET", "HEAD"})
 
 
 def admin_router(control: Control, *more: type[Controller]) -> Router:
-    """The admin API; `more` are controllers that show other parts of the process. Reading needs scope `admin:read`, anything else
-    `admin:write`; a body must be JSON."""
+    """The admin API; `more` are controllers that show other parts of the process. Each route declares who may use it
+    (`appliance/route_access.py`); a body must be JSON."""
 
-    def guard(connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler) -> None:
-        reads = connection.scope.get("method") in READING_METHODS
-        token = bearer(connection.headers.get("authorization"))
-        admin = control.directory.authenticate_admin(token, Scope.ADMIN_READ if reads else Scope.ADMIN_WRITE)
-        connection.scope.setdefault("state", {})[ADMIN_STATE] = admin
-        if not reads:
-            require_json(connection.headers.get("content-type"))
+    async def guard(connection: Connection, handler: BaseRouteHandler) -> None:  # a plain function: Litestar copies guards
+        await control.gatekeeper.guard(connection, handler)
 
     return Router(
         ADMIN_PATH,
-        route_handlers=[TenantController, KeyController, TierController, TierEditor, UsageController, AuditController, *more],
+        route_handlers=[
+            SessionController,
+            AdminController,
+            AdminTokenController,
+            TenantController,
+            KeyController,
+            TierController,
+            TierEditor,
+            UsageController,
+            AuditController,
+            *more,
+        ],
         guards=[guard],
         dependencies={
             "store": Provide(lambda: control.store, sync_to_thread=False),
             "database": Provide(lambda: control.store.database, sync_to_thread=False),
             "actor": Provide(actor_of, sync_to_thread=False),
             "directory": Provide(lambda: control.directory, sync_to_thread=False),
+            "logins": Provide(lambda: control.logins, sync_to_thread=False),
         },
         security=[{"bearer": []}],
     )
-
-
-def actor_of(request: Request[Any, Any, Any]) -> Actor:
-    """Who makes a change, as the audit names it."""
-    state = request.scope["state"]
-    return Actor(state[ADMIN_STATE].actor, request.client.host if request.client else "", state.get(REQUEST_ID_STATE, ""))

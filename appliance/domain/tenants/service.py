@@ -12,6 +12,7 @@ from appliance.db.state import bump_version, read_version
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Limits, Scope
 from appliance.domain.access.snapshot import AccessSnapshot, KeyRecord
+from appliance.domain.admins.token_service import load_admin_tokens
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, policy_of, sla_with
 from appliance.domain.slas.models import SlaTier
@@ -170,6 +171,7 @@ class DatabaseSource:
             tenants = await list_tenants(session)
             slugs = {found.tenant.id: found.tenant.slug for found in tenants}
             rows = await session.scalars(select(ApiKey))
+            admin_tokens = await load_admin_tokens(session)
             keys = {row.digest: _key_record(row, slugs[row.tenant_id]) for row in rows if row.tenant_id in slugs}
         return AccessSnapshot(
             version=version,
@@ -178,6 +180,7 @@ class DatabaseSource:
             policies={found.tenant.slug: found.policy for found in tenants},
             suspended=frozenset(found.tenant.slug for found in tenants if found.tenant.status == SUSPENDED),
             admin_digest=self._admin_digest,
+            admin_tokens=admin_tokens,
         )
 
 

@@ -17,6 +17,7 @@ from appliance.domain.usage.models import UsageHour, UsageMinute
 from appliance.domain.usage.service import KEYS, SUMS, Resolution, read_usage
 from appliance.errors import Invalid
 from appliance.problems import problem_responses
+from appliance.route_access import READS
 
 MAX_ROWS = 50_000
 """A question with a longer answer is refused: ask for less at once."""
@@ -59,7 +60,7 @@ class UsageController(Controller):
     path = "/usage"
     tags = ["Usage"]
 
-    @get(summary="Usage of tenants", responses=problem_responses(401, 403, 503))
+    @get(summary="Usage of tenants", opt=READS, responses=problem_responses(401, 403, 503))
     async def show(
         self,
         database: NamedDependency[Database],

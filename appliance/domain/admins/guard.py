@@ -1,0 +1,108 @@
+"""The guard of /api/v1 and of the web pages: a bearer token, or a session's cookie, against what the route declares."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hmac import compare_digest
+from typing import Any
+
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from appliance.db.database import Database
+from appliance.domain.access.directory import Directory
+from appliance.domain.access.keys import bearer
+from appliance.domain.access.principal import Scope
+from appliance.domain.access.snapshot import Admin
+from appliance.domain.admins.sessions import COOKIE, SessionRules, admin_of_session, csrf_token
+from appliance.domain.audit.service import Actor
+from appliance.errors import Forbidden, Unauthenticated
+from appliance.problems import REQUEST_ID_STATE, require_json
+from appliance.route_access import Access, access_of
+
+ADMIN_STATE = "admin"
+"""Key of the ASGI scope's `state`: the `Admin` that the guard let in."""
+SESSION_STATE = "admin_session"
+"""Key of the ASGI scope's `state`: the id of the session it came by; absent where it was a token."""
+CSRF_HEADER = "x-csrf-token"
+SCOPES = {
+    Access.ADMIN_READ: Scope.ADMIN_READ,
+    Access.ADMIN_WRITE: Scope.ADMIN_WRITE,
+    Access.ADMIN_MANAGE: Scope.ADMIN_MANAGE,
+    Access.ADMIN_SELF: Scope.ADMIN_READ,
+}
+"""The least scope of each kind of admin route."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+type Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gatekeeper:
+    """Tells who asks. Tokens are judged by the snapshot in memory, sessions by the database."""
+
+    directory: Directory
+    database: Database
+    pepper: bytes
+    rules: SessionRules
+    wall_s: Callable[[], float]
+
+    async def guard(self, connection: Connection, handler: BaseRouteHandler) -> None:
+        """Let in whom the route's declaration allows. Raises `Unauthenticated`, `Forbidden` or `Unavailable`; a body must be JSON."""
+        method = connection.scope.get("method", "")
+        access = access_of(handler)
+        if method == "OPTIONS":
+            return
+        if access is not Access.PUBLIC:
+            needs = SCOPES.get(access) if access else None
+            if needs is None:
+                raise Forbidden("this route does not say who may use it, so nobody may", code="undeclared_access")
+            admin = await self._admin(connection, needs, changes=method not in SAFE_METHODS)
+            if access is Access.ADMIN_SELF and connection.path_params.get("admin_id") != admin.admin_id:
+                admin.require(Scope.ADMIN_MANAGE)
+            connection.scope.setdefault("state", {})[ADMIN_STATE] = admin
+        if method not in SAFE_METHODS:
+            require_json(connection.headers.get("content-type"))
+
+    async def _admin(self, connection: Connection, needs: Scope, *, changes: bool) -> Admin:
+        authorization = connection.headers.get("authorization")
+        session_id = connection.cookies.get(COOKIE)
+        if authorization or not session_id:
+            return self.directory.authenticate_admin(bearer(authorization), needs)
+        admin = await self.session_admin(session_id)
+        if admin is None:
+            raise Unauthenticated("the session has ended: log in again", code="session_expired")
+        if changes:
+            self._check_csrf(connection, session_id)
+        admin.require(needs)
+        connection.scope.setdefault("state", {})[SESSION_STATE] = session_id
+        return admin
+
+    async def session_admin(self, session_id: str) -> Admin | None:
+        """Who a cookie belongs to; None where the session has ended. Raises `Unavailable`."""
+        now = datetime.fromtimestamp(self.wall_s(), UTC)
+        return await admin_of_session(self.database, session_id, self.rules, self.pepper, now)
+
+    def _check_csrf(self, connection: Connection, session_id: str) -> None:
+        """A browser sends the cookie along whoever made it ask; only our own pages know the token."""
+        given = connection.headers.get(CSRF_HEADER, "")
+        if not compare_digest(given.encode(), csrf_token(session_id, self.pepper).encode()):
+            raise Forbidden(f"send the session's csrf_token (see GET /api/v1/me) in the header {CSRF_HEADER}", code="csrf_failed")
+
+
+def admin_of(request: Request[Any, Any, Any]) -> Admin:
+    """Who was let in."""
+    return request.scope["state"][ADMIN_STATE]
+
+
+def actor_of(request: Request[Any, Any, Any]) -> Actor:
+    """Who makes a change, as the audit names it."""
+    state = request.scope["state"]
+    admin: Admin = state[ADMIN_STATE]
+    return Actor(admin.actor, source_of(request), state.get(REQUEST_ID_STATE, ""), admin.actor_id)
+
+
+def source_of(request: Request[Any, Any, Any]) -> str:
+    """The address a request came from; behind a trusted proxy the one it tells."""
+    return request.client.host if request.client else ""

@@ -1,0 +1,68 @@
+"""Sessions of browsers: an opaque random id in a cookie, its digest in the database. A session lives as long as its row."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.db.database import Database
+from appliance.domain.access.keys import MAX_KEY_CHARS, digest_key
+from appliance.domain.access.principal import Role
+from appliance.domain.access.snapshot import Admin
+from appliance.domain.admins.models import AdminSession, AdminUser
+
+COOKIE = "fairlane_session"
+SEEN_EVERY_S = 60.0
+"""How exactly the idle time is known, so that reading a page is seldom a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRules:
+    """How long a session lives, in seconds: from its login, and from its last request."""
+
+    ttl_s: float
+    idle_s: float
+
+
+async def start_session(session: AsyncSession, admin_id: str, rules: SessionRules, pepper: bytes, now: datetime) -> str:
+    """A fresh session's id, which goes into the cookie. Ended sessions of everybody are cleared away."""
+    idle = now - timedelta(seconds=rules.idle_s)
+    await session.execute(delete(AdminSession).where(or_(AdminSession.expires_at <= now, AdminSession.seen_at <= idle)))
+    session_id = secrets.token_urlsafe(32)
+    ends = now + timedelta(seconds=rules.ttl_s)
+    session.add(AdminSession(digest=digest_key(session_id, pepper), admin_id=admin_id, created_at=now, seen_at=now, expires_at=ends))
+    await session.flush()
+    return session_id
+
+
+async def admin_of_session(database: Database, session_id: str, rules: SessionRules, pepper: bytes, now: datetime) -> Admin | None:
+    """Who a cookie belongs to; None where the session has ended, however. Raises `Unavailable`."""
+    if len(session_id) > MAX_KEY_CHARS:
+        return None
+    digest = digest_key(session_id, pepper)
+    wanted = select(AdminSession, AdminUser).join(AdminUser, AdminSession.admin_id == AdminUser.id).where(AdminSession.digest == digest)
+    async with database.read() as session:
+        found = (await session.execute(wanted)).one_or_none()
+    if found is None:
+        return None
+    row, admin = found
+    idle_s = (now - row.seen_at).total_seconds()
+    if now >= row.expires_at or idle_s >= rules.idle_s or admin.disabled_at is not None:
+        return None
+    if idle_s >= min(SEEN_EVERY_S, rules.idle_s / 4):
+        async with database.write() as session:
+            await session.execute(update(AdminSession).where(AdminSession.digest == digest).values(seen_at=now))
+    return Admin(f"admin:{admin.name}", Role(admin.role).scopes, admin.id, admin.id)
+
+
+async def end_session(database: Database, session_id: str, pepper: bytes) -> None:
+    """The cookie is worth nothing from now on."""
+    async with database.write() as session:
+        await session.execute(delete(AdminSession).where(AdminSession.digest == digest_key(session_id, pepper)))
+
+
+def csrf_token(session_id: str, pepper: bytes) -> str:
+    """What a page of ours sends along with a change and a page of others can not know (OWASP: HMAC bound to the session)."""
+    return digest_key(f"csrf:{session_id}", pepper).hex()
