@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -23,6 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from appliance.app import Parts, create_app
 from appliance.console import Console, banner
+from appliance.data_lock import only_server_of
 from appliance.db.revision import SchemaError
 from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
@@ -54,7 +54,6 @@ log = structlog.get_logger(__name__)
 
 ENGINE_COMMAND = (sys.executable, "-m", "engine", "run")
 RUN_FILE = "run.json"
-LOCK_FILE = "serve.lock"
 SPOOL_FOLDER = "usage-spool"
 SWEEP_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
@@ -137,7 +136,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
             house = _build(settings, engine_command, control, prefixes, watchers)
             await _open_books(house)
             run_path = data_path(settings) / RUN_FILE
-            with _only_server_of(run_path.parent), _run_file(run_path, url, sock.getsockname()[1]):
+            with only_server_of(run_path.parent), _run_file(run_path, url, sock.getsockname()[1]):
                 try:
                     await _run(settings, house, sock, failed)
                 finally:
@@ -266,18 +265,6 @@ async def _look(telemetry: Telemetry) -> None:
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         telemetry.look()
-
-
-@contextlib.contextmanager
-def _only_server_of(folder: Path) -> Iterator[None]:
-    """Hold the data directory's lock; the system gives it back however this process ends. Raises `SettingsError`."""
-    with (folder / LOCK_FILE).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            message = f"data_dir={str(folder)!r} is in use by a running server: stop it, or name another folder with --data-dir"
-            raise SettingsError(message) from error
-        yield
 
 
 @contextlib.contextmanager

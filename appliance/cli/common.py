@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from appliance.db.backup import BackupError
 from appliance.db.revision import SchemaError
 from appliance.domain.audit.service import Actor
 from appliance.domain.tenants.bootstrap import Store, open_store
@@ -33,7 +34,7 @@ def fails_clearly[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except (SettingsError, Invalid) as error:
             raise click.UsageError(str(error)) from error
-        except (SchemaError, ApplianceError) as error:
+        except (SchemaError, BackupError, ApplianceError) as error:
             raise click.ClickException(str(error)) from error
 
     return run

@@ -10,6 +10,7 @@ from appliance.app import own_version
 from appliance.asgi import serve as serve_appliance
 from appliance.cli.admins import admin
 from appliance.cli.audit import audit
+from appliance.cli.backup import backup_command, restore_command
 from appliance.cli.common import CONFIG_HELP, fails_clearly, load, print_table, store_options
 from appliance.cli.configuration import config
 from appliance.cli.models import model, simulate
@@ -100,7 +101,7 @@ def settings_command(config: str | None, markdown: bool) -> None:
         print_table(("SETTING", "VALUE", "FROM"), settings_rows(load({}, config)))
 
 
-for group in (admin, tenant, key, tier, config, audit, model, simulate):
+for group in (admin, tenant, key, tier, config, audit, backup_command, restore_command, model, simulate):
     cli.add_command(group)
 
 

@@ -24,6 +24,8 @@ BUSY_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
 RETRY_AFTER_S = 2.0
+APPLICATION = "fairlane"
+"""How PostgreSQL's pg_stat_activity names our connections."""
 
 DAMAGED_ERRORS = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 DAMAGED = "the database file is damaged: restore a backup of it, or move it away to start with an empty one (keys and tenants are lost)"
@@ -106,7 +108,11 @@ def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
         event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, pragmas))
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
-    connect_args = {"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMAND_TIMEOUT_S}
+    connect_args = {
+        "timeout": CONNECT_TIMEOUT_S,
+        "command_timeout": COMMAND_TIMEOUT_S,
+        "server_settings": {"application_name": APPLICATION},
+    }
     return create_async_engine(url, **JSON_CODEC, pool_pre_ping=True, pool_size=4, connect_args=connect_args)
 
 

@@ -83,10 +83,14 @@ def refuse_unless_current(schema: Schema) -> None:
         raise SchemaError(remedies[schema.state])
 
 
+def known_revisions() -> tuple[str, ...]:
+    """Our revisions, newest first."""
+    return tuple(revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
 async def read_schema(database: Database, metadata: MetaData) -> Schema:
     """Compare a database with our revisions and models."""
-    script = ScriptDirectory.from_config(_config())
-    known = tuple(revision.revision for revision in script.walk_revisions())
+    known = known_revisions()
 
     def look(connection: Connection) -> Schema:
         _wait_for_migration(connection, "pg_advisory_xact_lock_shared")  # else we might see half of what another process commits

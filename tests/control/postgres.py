@@ -3,11 +3,13 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.appliance import require_service
@@ -22,6 +24,70 @@ def _program(name: str) -> str:
     return str(found[-1]) if found else name
 
 
+@dataclass
+class PostgresServer:
+    """A server in a folder of its own, which can be killed and started again."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Without a database's name."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [_program("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder), "-c", "fsync=off"]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, user=_user(), cwd=self.folder)
+        _wait_until_it_accepts(self.process, self.port, self.folder)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """SIGQUIT ends it at once, in the midst of whatever it does."""
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(20)
+            self.process = None
+
+    def hang(self) -> None:
+        """Stop all its processes where they stand."""
+        self._signal_all(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, how: signal.Signals) -> None:
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        for pid in (self.process.pid, *map(int, children)):
+            os.kill(pid, how)
+
+
+def _user() -> str | None:
+    return "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root
+
+
+@contextlib.contextmanager
+def own_postgres() -> Iterator[PostgresServer]:
+    """A fresh server, running; gone when the block ends."""
+    require_service("PostgreSQL", program=_program("initdb"))
+    folder = Path(tempfile.mkdtemp(prefix="fairlane-postgres-"))
+    if user := _user():
+        shutil.chown(folder, user)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        server = PostgresServer(folder, probe.getsockname()[1])
+    try:
+        initdb = [_program("initdb"), "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
+        subprocess.run(initdb, check=True, capture_output=True, user=user, cwd=folder)
+        server.start()
+        yield server
+    finally:
+        server.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def running_postgres() -> Iterator[str]:
     """URL of a server, without a database's name."""
@@ -29,29 +95,8 @@ def running_postgres() -> Iterator[str]:
     if given:
         yield given.rpartition("/")[0]
         return
-    require_service("PostgreSQL", program=_program("initdb"))
-    folder = Path(tempfile.mkdtemp(prefix="fairlane-postgres-"))
-    user = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root
-    if user:
-        shutil.chown(folder, user)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    data = folder / "data"
-    try:
-        initdb = [_program("initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
-        subprocess.run(initdb, check=True, capture_output=True, user=user, cwd=folder)
-        command = [_program("postgres"), "-D", str(data), "-p", str(port), "-k", str(folder), "-c", "fsync=off"]
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(command, stdout=log, stderr=log, user=user, cwd=folder)
-        try:
-            _wait_until_it_accepts(server, port, folder)
-            yield f"postgresql://postgres@127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(20)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with own_postgres() as server:
+        yield server.url
 
 
 def _wait_until_it_accepts(server: subprocess.Popen[bytes], port: int, folder: Path) -> None:

@@ -20,6 +20,10 @@ POLL_INTERVAL_S = 0.25
 """How far other processes' writes (the CLI's, another worker's) lag behind."""
 
 
+SILENCE_S = 2.0
+"""A poll that takes longer shows as degraded, though it may still be answered."""
+
+
 class SnapshotSource(Protocol):
     """Where snapshots come from. Both methods raise `Unavailable` while the database does not answer."""
 
@@ -70,19 +74,24 @@ class Directory:
                 on_change(loaded)
 
     async def poll(self) -> None:
-        """Load if the database's version moved; note whether it answers."""
+        """Load if the database's version moved; note whether it answers, and in time: a hanging one is as good as lost."""
+        silence = asyncio.get_running_loop().call_later(SILENCE_S, self._lose, f"no answer within {SILENCE_S:g} s")
         try:
             if await self._source.version() != self._snapshot.version:
                 await self.refresh()
-        except Exception as error:  # following must outlive whatever the database does
-            if not self.degraded:
-                expected = isinstance(error, Unavailable)
-                log.error("database_lost", error=str(error), snapshot_version=self._snapshot.version, exc_info=not expected)
-            self.degraded = True
+        except Exception as error:  # noqa: BLE001 (following must outlive whatever the database does)
+            self._lose(str(error), None if isinstance(error, Unavailable) else error)
         else:
             if self.degraded:
                 log.info("database_back", snapshot_version=self._snapshot.version)
             self.degraded = False
+        finally:
+            silence.cancel()
+
+    def _lose(self, reason: str, unexpected: Exception | None = None) -> None:
+        if not self.degraded:
+            log.error("database_lost", error=reason, snapshot_version=self._snapshot.version, exc_info=unexpected)
+        self.degraded = True
 
     async def follow(self) -> None:
         """Poll for ever; run it as a task and cancel it at shutdown."""

@@ -1,0 +1,61 @@
+"""The database goes away under a served process: inference goes on, usage is spooled, admins hear 503, nobody 401; it recovers."""
+
+import signal
+import sqlite3
+from pathlib import Path
+
+from tests.control.postgres import own_postgres
+from tests.inference.test_serve import serving, until
+from tests.served.clients import asking, booked, new_tenant
+
+
+def test_a_postgresql_that_is_killed_in_mid_load_costs_no_request_and_no_usage(tmp_path: Path, export: Path) -> None:
+    with own_postgres() as postgres, serving(tmp_path, export, f"database_url={postgres.url}/postgres") as served:
+        with asking(served.url) as tally:
+            until(lambda: tally.number > 20, served.log)
+            postgres.stop(signal.SIGQUIT)
+            until(lambda: served.ready() == (200, "degraded"), served.log)
+            refused = new_tenant(served, "acme")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable")
+            before = tally.number
+            until(lambda: tally.number > before + 40 and any((tmp_path / "usage-spool").iterdir()), served.log)
+            postgres.start()
+            until(lambda: served.ready() == (200, "ready"), served.log)
+            assert new_tenant(served, "acme").status_code == 201
+            before = tally.number
+            until(lambda: tally.number > before + 10, served.log)
+        assert set(tally.statuses) == {200}, tally.statuses
+        until(lambda: booked(served) == (tally.number, tally.tokens), lambda: f"{booked(served)} {tally}")
+        assert not any((tmp_path / "usage-spool").iterdir())
+
+
+def test_a_postgresql_that_hangs_is_noticed_within_seconds_and_holds_up_no_request(tmp_path: Path, export: Path) -> None:
+    with own_postgres() as postgres, serving(tmp_path, export, f"database_url={postgres.url}/postgres") as served:
+        with asking(served.url) as tally:
+            until(lambda: tally.number > 10, served.log)
+            postgres.hang()
+            until(lambda: served.ready() == (200, "degraded"), served.log, timeout_s=8)
+            before = tally.number
+            until(lambda: tally.number > before + 40, served.log, timeout_s=8)
+            postgres.go_on()
+            until(lambda: served.ready() == (200, "ready"), served.log)
+        assert set(tally.statuses) == {200}, tally.statuses
+        until(lambda: booked(served) == (tally.number, tally.tokens), lambda: f"{booked(served)} {tally}")
+
+
+def test_a_locked_sqlite_file_costs_no_request_and_no_usage(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export) as served:
+        with asking(served.url) as tally:
+            until(lambda: tally.number > 5, served.log)
+            lock = sqlite3.connect(tmp_path / "fairlane.db", isolation_level=None)
+            lock.execute("BEGIN IMMEDIATE")
+            before = tally.number
+            refused = new_tenant(served, "acme")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable")
+            assert tally.number > before + 20, "requests do not wait for the lock"
+            until(lambda: any((tmp_path / "usage-spool").iterdir()), served.log)
+            lock.execute("ROLLBACK")
+            lock.close()
+            assert new_tenant(served, "acme").status_code == 201
+        assert set(tally.statuses) == {200}, tally.statuses
+        until(lambda: booked(served) == (tally.number, tally.tokens), lambda: f"{booked(served)} {tally}")
