@@ -26,6 +26,8 @@ def admin_token(settings: Settings, token_file: Path | None) -> str:
     token = (None if token_file else settings.bootstrap_admin_token) or read_secret(path)
     if token is None:
         raise SettingsError(f"there is no admin token in {path}: name its file with --token-file")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingsError(f"{path} holds no admin token: one is printable ASCII without spaces")
     return token
 
 

@@ -1,20 +1,19 @@
 """A configuration applied to a running server, over its API and past it on the database: requests are judged by it within a second."""
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx
+from click.testing import CliRunner, Result
 
+from appliance.cli.main import cli
 from tests.inference.test_serve import ADMIN, HEADERS, Served, serving, until
 
 
-def config(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "FAIRLANE_DATA_DIR": str(served.data_dir), "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN": ADMIN}
-    command = [sys.executable, "-m", "appliance.cli.main", "config", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+def config(served: Served, *arguments: str) -> Result:
+    """`fairlane config`, with the data directory of the server."""
+    environ = {"FAIRLANE_DATA_DIR": str(served.data_dir), "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN": ADMIN}
+    return CliRunner(env=environ).invoke(cli, ("config", *arguments), prog_name="fairlane")
 
 
 def test_an_applied_file_holds_within_a_second(tmp_path: Path, export: Path) -> None:
@@ -22,9 +21,9 @@ def test_an_applied_file_holds_within_a_second(tmp_path: Path, export: Path) -> 
     with serving(tmp_path / "data", export) as served:
         for value, reach in ((7, ("--server", served.url)), (9, ())):
             file.write_text(f"tenants:\n  default: {{overrides: {{rpm: {value}}}}}\n")
-            assert config(served, "plan", str(file), *reach).returncode == 2
+            assert config(served, "plan", str(file), *reach).exit_code == 2
             applied = config(served, "apply", str(file), *reach)
-            assert applied.returncode == 0 and "applied: 1 to change" in applied.stdout, applied.stderr
+            assert applied.exit_code == 0 and "applied: 1 to change" in applied.stdout, applied.stderr
             began_s = time.monotonic()
             asked: list[str] = []
 
@@ -35,8 +34,11 @@ def test_an_applied_file_holds_within_a_second(tmp_path: Path, export: Path) -> 
 
             until(lambda value=value: limit() == str(value), served.log)
             assert time.monotonic() - began_s < 1, asked
-            assert config(served, "plan", str(file), *reach).returncode == 0
-        wrong = config(served, "plan", str(file), "--server", served.url, "--token-file", str(file))
-        assert wrong.returncode == 1 and "API key" in wrong.stderr
+            assert config(served, "plan", str(file), *reach).exit_code == 0
+        token = tmp_path / "token"
+        for text, words in (("no-such-token-0123456789", "incorrect API key"), ("two\nlines", "holds no admin token")):
+            token.write_text(text)
+            wrong = config(served, "plan", str(file), "--server", served.url, "--token-file", str(token))
+            assert wrong.exit_code == 1 and words in wrong.stderr
     nobody = config(served, "plan", str(file), "--server", served.url)
-    assert nobody.returncode == 1 and "does not answer" in nobody.stderr
+    assert nobody.exit_code == 1 and "does not answer" in nobody.stderr
