@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,12 +25,14 @@ from appliance.console import Console, banner
 from appliance.data_lock import only_server_of
 from appliance.db.revision import SchemaError
 from appliance.domain.admission.gate import Gate
+from appliance.domain.admission.load_view import load_view_of
+from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
 from appliance.domain.configuration.controller import ConfigurationController
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
-from appliance.domain.lanes.decisions import LaneRules
+from appliance.domain.lanes.decisions import LANES, LaneRules
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
@@ -161,9 +163,12 @@ def _build(
     )
     telemetry = Telemetry(CollectorRegistry(), options=options)
     telemetry.engine.oldest_queued_ns = backend.oldest_queued_ns
+    view = load_view_of(settings.engine)
+    watchers = replace(watchers, on_load=view.note_load)
     runtime = Runtime(control.directory, gate, backend, telemetry, prefixes, watchers)
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
-    admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s)
+    predictor = Predictor(dict.fromkeys(LANES, view)) if settings.admission else None
+    admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s, predictor)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)

@@ -10,7 +10,8 @@ ApplianceError(message, code, param)
 ├── UnsupportedMedia        wrong content type (415)
 ├── OverOwnLimit            the tenant's own ceiling; `retry_after_s` (429 rate_limit_exceeded)
 │   └── OverBudget          the token budget is spent (429 insufficient_quota, x-should-retry: false)
-├── Unavailable             we are short; `reason` is overloaded, warming_up, draining, queue_timeout, deadline_exceeded, engine_down (503)
+├── Unavailable             we are short; `reason` is predicted_late or queue_full (code `overloaded`), warming_up, draining,
+│                           queue_timeout, deadline_exceeded, engine_down (503)
 └── EngineFailed            the engine died or failed the request after it was accepted (500)
 """
 
@@ -87,10 +88,10 @@ class OverBudget(OverOwnLimit):
 
 
 class Unavailable(ApplianceError):
-    """`reason` is also the `code`."""
+    """`reason` is also the `code`, where none is given."""
 
-    def __init__(self, message: str, *, reason: str, retry_after_s: float) -> None:
-        super().__init__(message, code=reason)
+    def __init__(self, message: str, *, reason: str, retry_after_s: float, code: str | None = None) -> None:
+        super().__init__(message, code=code or reason)
         self.reason = reason
         self.retry_after_s = retry_after_s
 

@@ -21,7 +21,7 @@ from appliance.text.model import TextModel, load_text_model
 from appliance.text.prefixes import PrefixEntry, encode_prefix
 from engine.client import EngineClient, Listener
 from engine.errors import EngineGone
-from engine.wire import CommonPrefixes, Fatal, Heartbeat, Prepared, Progress, Ready, SetPolicies, StepDone
+from engine.wire import CommonPrefixes, Fatal, Heartbeat, Load, Prepared, Progress, Ready, SetPolicies, StepDone
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +37,8 @@ class Watchers:
     on_ready: Callable[[Ready], None]
     on_broken: Callable[[str], None]
     """The model's text can not be served: a restart would not help."""
+    on_load: Callable[[Load | None], None] = lambda load: None
+    """A load report; None: its engine is gone."""
 
 
 class Runtime:
@@ -162,11 +164,13 @@ class Runtime:
         self.heard_ns = time.monotonic_ns()
         self._backend.note_step(step)
         self._telemetry.note_step(step)
+        self._watchers.on_load(step.load)
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self.heard_ns = time.monotonic_ns()
         if heartbeat.load is not None:
             self._telemetry.note_load(heartbeat.load)
+            self._watchers.on_load(heartbeat.load)
 
     def _on_fatal(self, fatal: Fatal) -> None:
         self.fatal = fatal  # the supervisor says it, once
@@ -178,6 +182,7 @@ class Runtime:
         self._client = None
         self._backend.serve(None)
         self._telemetry.engine.lose_engine()
+        self._watchers.on_load(None)
         self._gate.lose_engine(self.fatal.message if self.fatal else reason)
 
 

@@ -52,6 +52,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest request body; a longer one is refused with 413 before it is read."""
     max_queue_depth: Count = 1024
     """Most requests waiting for a row over all tenants; the next one is answered 503, whatever was predicted."""
+    admission: bool = True
+    """Refuse at once what is predicted to miss its TTFT target (429 or 503 `predicted_late`), and end what waits too long for it. Off:
+    whatever comes is queued and served in its turn."""
     write_deadline_s: Seconds = 30.0
     """Seconds a client may take nothing before its request is cancelled."""
     shutdown_grace_s: Seconds = 30.0
@@ -115,8 +118,10 @@ def sqlalchemy_url(settings: Settings) -> str:
 
 def engine_config(settings: Settings) -> EngineConfig:
     """What the engine is started with: the settings' part, and the two fields the appliance decides itself."""
+    waits = {} if settings.admission else {f"{lane}_max_wait_targets": 0.0 for lane in ("fast", "slow", "batch")}
     return msgspec.structs.replace(
         settings.engine,
+        **waits,
         export_dir=settings.engine.export_dir or str(data_path(settings) / "model"),
         await_common_prefixes=bool(settings.common_prefixes),
     )

@@ -34,6 +34,7 @@ from engine.loop import EngineLoop
 from engine.model.export import export_model, write_card
 from engine.model.memory import check_fit, weight_bytes
 from engine.model.source import ModelSource, open_source
+from engine.scheduling.drain import capacity_tpm
 from engine.scheduling.limits import limits_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_model import StepModel
@@ -98,6 +99,7 @@ class Loaded:
     backend_reason: str
     num_pages: int
     step_floor_s: float
+    capacity_tpm: int
 
 
 class Replica:
@@ -128,7 +130,8 @@ class Replica:
         gc.collect()
         gc.freeze()
         gc.disable()
-        self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds, loaded.backend_reason, loaded.step_floor_s))
+        facts = (loaded.backend_reason, loaded.step_floor_s, loaded.capacity_tpm)
+        self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds, *facts))
         loaded.loop.run(self._early)
 
     def _prepare(self, source: ModelSource) -> ModelCard:
@@ -221,9 +224,9 @@ class Replica:
             guard = _fatal_guard(guard)
         loop = EngineLoop(scheduler, warmed.runner, self._link, self._clock, overlap=config.async_scheduling, compiles_after_ready=guard)
         missing = f"; no native kernels: {available.native_missing}" if available.native_missing else ""
-        return Loaded(
-            loop, scheduler, backend.name, f"{chosen.reason}{missing}; weights: {weights.form}", num_pages, warmed.step_times.floor_s
-        )
+        times, reason = warmed.step_times, f"{chosen.reason}{missing}; weights: {weights.form}"
+        capacity = capacity_tpm(limits.buckets, times, limits.max_step_ms / 1e3)
+        return Loaded(loop, scheduler, backend.name, reason, num_pages, times.floor_s, capacity)
 
     def _show_loading(self, done: int, total: int, detail: str) -> None:
         self._startup.progress("load", done, total, detail)

@@ -259,6 +259,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     """Fast or slow is for the scheduler to decide, by what is left of the prompt to compute; `lane` is the proposal."""
     sibling_of: int | None = None
     """For `n > 1`: the first output of this prompt, submitted before. Its pages of the prompt are shared, copied where written."""
+    is_promised: bool = False
+    """It may wait longer than its lane allows: it is within its tenant's contract, the only one waiting, or was told to come back."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
@@ -325,6 +327,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     """Why it is this backend, and how weights are kept: one line for the log."""
     step_floor_s: float = 0.0
     """A step with next to no work: what a request that is alone pays for each of its steps."""
+    capacity_tpm: int = 0
+    """Tokens a minute, prompt and output, that this engine can do at most, by its step-time model; 0: not known."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -366,7 +370,24 @@ class TenantLoad(msgspec.Struct, frozen=True, array_like=True):
     running_rows: int
     queued_rows: int
     queued_tokens: int
-    """Prompt tokens not yet computed."""
+    """Prompt tokens not yet computed; what the prefix cache had at submit does not count."""
+    weight: float = 1.0
+    debt: float = 0.0
+    """Virtual tokens over weight that the tenant was served more than the least served one that waits: they go first meanwhile."""
+
+
+class Drain(msgspec.Struct, frozen=True, array_like=True):
+    """How fast waiting work is taken. 0 is "not known yet"."""
+
+    prefill_tokens_per_s: float = 0.0
+    """Of prompts, by the step-time model until a queue was measured."""
+    rows_per_s: float = 0.0
+    """Rows that came free, while they were what was short."""
+    step_s: float = 0.0
+    """A step of late, host time included."""
+    free_rows: int = 0
+    reserved_rows: int = 0
+    """Of the free ones, for tenants that hold fewer than so many."""
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):
@@ -402,6 +423,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     """Pages by why they were their tenant's to lose: over_cap, over_reserve, own."""
     copied_pages: int = 0
     """Copies on write: pages that sequences of one prompt shared until one of them wrote."""
+    drain: Drain = Drain()
 
 
 class WorkShare(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ REJECTIONS = (
     "rate_requests", "rate_tokens", "concurrency", "budget", "predicted_late", "queue_full", "queue_timeout", "too_long",
     "warming_up", "draining", "engine_down", "invalid",
 )  # fmt: skip
-SHADOW_REASONS = ("rate_requests", "rate_tokens", "concurrency", "budget", "queue_full", "queue_timeout", "too_long")
+SHADOW_REASONS = ("rate_requests", "rate_tokens", "concurrency", "budget", "predicted_late", "queue_full", "queue_timeout", "too_long")
 """Own limits of a tenant."""
 STAGES = ("queue", "prefill", "decode")
 CAUSES = ("disconnect", "slow_reader", "admin", "deadline")

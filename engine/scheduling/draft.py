@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from engine.scheduling.buckets import round_to_block
+from engine.scheduling.drain import NOTHING_WAITS, Waiting
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.request import Sequence
@@ -35,6 +36,7 @@ class PlannedStep:
     preempted: tuple[int, ...]
     evicted_pages: int
     predicted_s: float = 0.0
+    waiting: Waiting = NOTHING_WAITS
 
 
 @dataclass(slots=True)

@@ -54,9 +54,9 @@ def final_lane(submit: Submit, uncached_tokens: int, fast_prompt_tokens: int) ->
 
 def latest_start_ns(submit: Submit, policy: TenantPolicy, rule: LaneRule) -> int:
     """When its first step must have begun; 0 where it may wait for ever: no target, no bound, or a tenant whose requests wait however
-    long it takes (no queue limit) or are only counted (shadow mode)."""
+    long it takes (no queue limit) or are only counted (shadow mode), and what admission has promised to serve."""
     target_s = policy.ttft_s.get(submit.lane)
-    if target_s is None or not rule.max_wait_targets or policy.queue_ttl_s is None or policy.shadow_mode:
+    if submit.is_promised or target_s is None or not rule.max_wait_targets or policy.queue_ttl_s is None or policy.shadow_mode:
         return 0
     return submit.received_ns + round(rule.max_wait_targets * target_s * 1e9)
 

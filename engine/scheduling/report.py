@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from engine.scheduling.draft import PlannedStep
 from engine.scheduling.pages import PagePool
 from engine.scheduling.request import Sequence
-from engine.wire import Load, StepRecord, TenantLoad, WorkShare
+from engine.scheduling.tenants import Accounts
+from engine.wire import Drain, Load, StepRecord, TenantLoad, WorkShare
 
 
 @dataclass(slots=True)
@@ -31,12 +32,12 @@ class WaitingTally:
     def add(self, sequence: Sequence) -> None:
         key = tenant_and_lane(sequence)
         self._rows[key] = self._rows.get(key, 0) + 1
-        self._tokens[key] = self._tokens.get(key, 0) + len(sequence.tokens)
+        self._tokens[key] = self._tokens.get(key, 0) + sequence.waiting_tokens
 
     def remove(self, sequence: Sequence) -> None:
         key = tenant_and_lane(sequence)
         self._rows[key] -= 1
-        self._tokens[key] -= len(sequence.tokens)
+        self._tokens[key] -= sequence.waiting_tokens
         if not self._rows[key]:
             del self._rows[key], self._tokens[key]
 
@@ -53,7 +54,7 @@ def tenant_and_lane(sequence: Sequence) -> tuple[str, str]:
     return sequence.submit.tenant_id, sequence.submit.lane
 
 
-def tenant_loads(running: Iterable[Sequence], waiting: WaitingTally) -> tuple[TenantLoad, ...]:
+def tenant_loads(running: Iterable[Sequence], waiting: WaitingTally, accounts: Accounts) -> tuple[TenantLoad, ...]:
     """One entry for each tenant and lane with a row; queued tokens include what running prefills have still to do."""
     rows: dict[tuple[str, str], list[int]] = {}
     for sequence in running:
@@ -64,7 +65,10 @@ def tenant_loads(running: Iterable[Sequence], waiting: WaitingTally) -> tuple[Te
         entry = rows.setdefault(key, [0, 0, 0])
         entry[1] += queued_rows
         entry[2] += queued_tokens
-    return tuple(TenantLoad(*key, *entry) for key, entry in rows.items())
+    return tuple(
+        TenantLoad(*key, entry[0], entry[1], entry[2], accounts.of(key[0]).policy.weight, accounts.debt(key[0]))
+        for key, entry in rows.items()
+    )
 
 
 def by_lane(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -90,9 +94,11 @@ def load_of(
     step_model_error_ratio: float,
     eviction_policy: str,
     copied_pages: int,
+    accounts: Accounts,
+    drain: Drain,
 ) -> Load:
     """The load report. Shared and pinned pages are full; only a sequence's own last pages have empty slots."""
-    tenants = tenant_loads(running, waiting)
+    tenants = tenant_loads(running, waiting, accounts)
     empty_slots = sum(len(sequence.pages) * page_size - sequence.planned_tokens for sequence in running)
     return Load(
         time_ns=now_ns,
@@ -116,6 +122,7 @@ def load_of(
         eviction_policy=eviction_policy,
         evictions={**pool.num_evicted},
         copied_pages=copied_pages,
+        drain=drain,
     )
 
 

@@ -51,6 +51,8 @@ class Sequence:
     has_ended: bool = False
     awaited_key: bytes | None = None
     """It waits in the queue until the page with this key is computed by somebody else, or given up."""
+    waiting_tokens: int = 0
+    """What the queue is told it has to compute: known tokens without those that were cached when it came."""
     latest_start_ns: int = 0
     """Not begun by then, it ends unserved; 0: it waits."""
     tpot_ns: int = 0

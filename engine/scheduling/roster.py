@@ -41,6 +41,8 @@ class Roster:
     def enqueue(self, sequence: Sequence) -> None:
         """It waits from now on."""
         self.accounts.join(sequence.submit.tenant_id)
+        cached_tokens = len(self.memory.match(sequence).pages) * self.limits.page_size
+        sequence.waiting_tokens = len(sequence.tokens) - cached_tokens if sequence.leader is None else 0  # it gets its leader's pages
         self.queue.add(sequence)
         self.waiting.add(sequence)
 

@@ -17,6 +17,7 @@ from engine.errors import InvalidSequence
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.door import check_submit
 from engine.scheduling.draft import PlannedStep, Row
+from engine.scheduling.drain import DrainMeter, Waiting, prefill_tokens_per_s
 from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import StepPlan, StepResult
@@ -56,6 +57,10 @@ class Scheduler:
         self._last_sequence_id = 0
         self._evicted_before = 0
         self._last_done_ns = 0
+        self._last_step_left_work = False
+        self._ended_rows = 0  # since the step before
+        first_rate = prefill_tokens_per_s(limits.buckets, model.times, limits.max_step_ms / 1e3) if model is not None else 0.0
+        self._drain = DrainMeter(first_rate)
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """All tenants' policies, replacing the earlier ones. Weights and priorities count at once, targets for new sequences."""
@@ -124,6 +129,7 @@ class Scheduler:
         self._roster.counters.pad_tokens += pad_tokens_of(step)
         if self._model is not None:
             step = replace(step, predicted_s=self._model.predict_s(step.plan.bucket, work_of(step.plan)))
+        step = replace(step, waiting=self._waiting(has_prefills=bool(draft.prefills)))
         self._in_flight.append(step)
         self._roster.queue.note_step(step.rows)
         for row in step.rows:
@@ -192,6 +198,8 @@ class Scheduler:
             copied_pages=self._roster.memory.num_copied,
             compiles_after_ready=compiles_after_ready,
             step_model_error_ratio=self._model.error_ratio if self._model is not None else 1.0,
+            accounts=self.accounts,
+            drain=self._drain.report(self._roster.num_free_slots, self._reserved_rows),
         )
 
     def record(self, plan: StepPlan, *, planned_ns: int, dispatched_ns: int, done_ns: int, committed_ns: int) -> StepRecord:
@@ -209,7 +217,9 @@ class Scheduler:
         )
 
     def learn(self, plan: StepPlan, *, dispatched_ns: int, done_ns: int) -> None:
-        """The step-time model's lesson of the step committed last; part of `record`."""
+        """What the step committed last says about times: to the step-time model, and to the rates of waiting work. Part of `record`."""
+        assert self._committed is not None, "learn belongs behind commit"
+        self._note_drain(self._committed, dispatched_ns, done_ns)
         began_ns, self._last_done_ns = max(dispatched_ns, self._last_done_ns), done_ns
         if self._model is not None:
             self._model.observe(plan.bucket, work_of(plan), (done_ns - began_ns) / 1e9)
@@ -270,7 +280,27 @@ class Scheduler:
             lane=sequence.submit.lane,
         )
 
+    @property
+    def _reserved_rows(self) -> int:
+        return self._roster.shares.reserved_rows if self._roster.queue.is_fair and self.accounts.others_may_come else 0
+
+    def _waiting(self, *, has_prefills: bool) -> Waiting:
+        """What waits behind the step just planned, and for what: rows or their pages, or a place in a step."""
+        queued = len(self._roster.queue) > 0
+        rows = queued and (not has_prefills or self._roster.num_free_slots <= self._reserved_rows)
+        return Waiting(prompts=queued or any(sequence.uncomputed_tokens for sequence in self._roster.running), rows=rows)
+
+    def _note_drain(self, step: PlannedStep, dispatched_ns: int, done_ns: int) -> None:
+        """From the end of the step before where work was waiting then; the host's time belongs to it."""
+        began_ns = self._last_done_ns if self._last_step_left_work else max(dispatched_ns, self._last_done_ns)
+        self._drain.note_idle((began_ns - self._last_done_ns) / 1e9 if self._last_done_ns else 0.0)
+        prefill_tokens = sum(len(chunk.tokens) for chunk in step.plan.prefills)
+        self._drain.note_step((done_ns - began_ns) / 1e9, prefill_tokens, self._ended_rows, step.waiting)
+        self._ended_rows = 0
+        self._last_step_left_work = step.waiting.prompts
+
     def _end(self, sequence: Sequence) -> None:
+        self._ended_rows += sequence.slot >= 0
         del self._sequences[sequence.sequence_id]
         sequence.has_ended, sequence.leader = True, None
         self.accounts.leave(sequence.submit.tenant_id)

@@ -19,13 +19,14 @@ class Shares:
         self._accounts = accounts
         self._memory = memory
         self._running = running
-        self._reserved_rows = max(1, limits.max_num_seqs // RESERVED_PART) if limits.max_num_seqs > 1 else 0
+        self.reserved_rows = max(1, limits.max_num_seqs // RESERVED_PART) if limits.max_num_seqs > 1 else 0
+        """For tenants that hold fewer."""
 
     def has_row(self, tenant_id: str, free_rows: int) -> bool:
         """The last rows are for tenants that hold few, as long as there are other tenants."""
-        if not self._accounts.others_may_come or free_rows > self._reserved_rows:
+        if not self._accounts.others_may_come or free_rows > self.reserved_rows:
             return free_rows > 0
-        return free_rows > 0 and self._memory.pool.holdings.of(tenant_id).sequences < self._reserved_rows
+        return free_rows > 0 and self._memory.pool.holdings.of(tenant_id).sequences < self.reserved_rows
 
     def pages_kept_back(self, sequence: Sequence) -> int:
         """Available pages that its admission must leave. Nothing where nothing runs; a batch sequence leaves some to interactive work

@@ -23,6 +23,7 @@ from engine.wire import (
     HEARTBEAT_S,
     Abort,
     CommonPrefixes,
+    Drain,
     EngineConfig,
     Fatal,
     FinishReason,
@@ -37,6 +38,7 @@ from engine.wire import (
     StepDone,
     StepRecord,
     Submit,
+    TenantLoad,
     ToEngine,
     TokenLogprob,
     TopLogprob,
@@ -64,6 +66,7 @@ class FakeEngine(asyncio.Protocol):
     max_rows: int = 8
     hold: bool = False
     fail_after_steps: int | None = None
+    drain: Drain = field(default_factory=Drain)
     submits: list[Submit] = field(default_factory=list[Submit])
     aborted: list[int] = field(default_factory=list[int])
     prefixes: CommonPrefixes | None = None
@@ -208,7 +211,22 @@ class FakeEngine(asyncio.Protocol):
             pages_cached=0,
             prefix_query_tokens=self.query_tokens,
             prefix_hit_tokens=self.hit_tokens,
+            tenants=self._tenants(),
+            drain=self.drain,
         )
+
+    def _tenants(self) -> tuple[TenantLoad, ...]:
+        waiting = Counter((row.submit.tenant_id, row.submit.lane) for row in self.queued.values())
+        tokens: Counter[tuple[str, str]] = Counter()
+        for row in self.queued.values():
+            tokens[row.submit.tenant_id, row.submit.lane] += len(row.submit.prompt)
+        return tuple(TenantLoad(*key, 0, rows, tokens[key]) for key, rows in waiting.items())
+
+    def expire_queued(self) -> None:
+        """What waits was given up, as a scheduler does after the longest wait."""
+        queued, self.queued = self.queued, {}
+        events = (SequenceEvent(i, finish=FinishReason.EXPIRED, lane=row.submit.lane) for i, row in queued.items())
+        self.send(StepDone(tuple(events), self.load()))
 
 
 def counting_answer(submit: Submit) -> tuple[int, ...]:

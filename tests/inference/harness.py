@@ -22,15 +22,18 @@ from appliance.domain.access.keys import digest_key
 from appliance.domain.access.principal import Scope
 from appliance.domain.access.snapshot import AccessSnapshot, KeyRecord
 from appliance.domain.admission.gate import Gate
+from appliance.domain.admission.load_view import load_view_of
+from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
+from appliance.domain.lanes.decisions import LANES
 from appliance.domain.system.health import Health
 from appliance.listening import listen, server_config, url_of
 from appliance.runtime import Runtime, Watchers
 from appliance.telemetry.hub import Telemetry
-from engine.wire import ModelCard, TenantPolicy
+from engine.wire import EngineConfig, ModelCard, TenantPolicy
 from tests.inference.fake_engine import Answer, FakeEngine
 
 KEY = "fl-0123456789abcdef0123"
@@ -86,6 +89,7 @@ class House:
     inference: InferenceService
     registry: CollectorRegistry
     client: httpx.Client
+    predictor: Predictor | None
 
     def on_loop[T](self, call: Callable[[], T]) -> T:
         """Run a plain function on the server's loop and give back its answer."""
@@ -160,6 +164,7 @@ def start_house(
     metrics_need_key: bool = False,
     write_deadline_s: float = 5.0,
     wait: bool = True,
+    predicts: bool = False,
 ) -> Iterator[House]:
     """Run until the block ends, on a thread of its own; the engine is ready when it begins (unless `wait` is off)."""
     houses: list[House] = []
@@ -169,8 +174,11 @@ def start_house(
         directory = Directory(FixedSource(access or snapshot()), access or snapshot())
         registry = CollectorRegistry()
         gate, backend, telemetry = Gate(), Backend(), Telemetry(registry)
-        runtime = Runtime(directory, gate, backend, telemetry, (), Watchers(lambda _: None, lambda _: None, lambda _: None))
-        admission = Admission(gate, max_queue_depth)
+        view = load_view_of(EngineConfig())
+        watchers = Watchers(lambda _: None, lambda _: None, lambda _: None, view.note_load)
+        runtime = Runtime(directory, gate, backend, telemetry, (), watchers)
+        predictor = Predictor(dict.fromkeys(LANES, view)) if predicts else None
+        admission = Admission(gate, max_queue_depth, predictor=predictor)
         clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
         inference = InferenceService(directory, admission, backend, telemetry, clocks, random.Random(0))
         parts = Parts(
@@ -191,7 +199,21 @@ def start_house(
             client = httpx.Client(base_url=url_of(sock), headers=HEADERS, timeout=20.0)
             loop = asyncio.get_running_loop()
             houses.append(
-                House(url_of(sock), loop, runtime, engine, gate, admission, backend, telemetry, directory, inference, registry, client)
+                House(
+                    url_of(sock),
+                    loop,
+                    runtime,
+                    engine,
+                    gate,
+                    admission,
+                    backend,
+                    telemetry,
+                    directory,
+                    inference,
+                    registry,
+                    client,
+                    predictor,
+                )
             )
             begun.set()
             await asyncio.to_thread(stop.wait)

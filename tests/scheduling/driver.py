@@ -179,7 +179,7 @@ class Driver:
         load = self.scheduler.load(0)
         assert load.pages_free + load.pages_used + load.pages_cached == self.limits.num_pages
         assert load.kv_slots_used <= load.pages_used * self.limits.page_size
-        waiting = sum(len(sequence.tokens) for sequence in roster.queue.order((), 0, with_waiting=True))
+        waiting = sum(sequence.waiting_tokens for sequence in roster.queue.order((), 0, with_waiting=True))
         assert sum(tenant.queued_tokens for tenant in load.tenants) == waiting + sum(s.uncomputed_tokens for s in roster.running)
         alive = sum(outcome.finish is None for outcome in self.outcomes.values())
         assert sum(load.running.values()) + sum(load.queued.values()) == alive

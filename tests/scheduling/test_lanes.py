@@ -1,5 +1,7 @@
 """What a lane's rule bounds, and who decides which lane a sequence is in."""
 
+import msgspec
+
 from engine.scheduling.lanes import LaneRule, LaneShares, rules_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner
@@ -102,9 +104,10 @@ def test_whoever_waited_longer_than_its_lane_allows_ends_unserved() -> None:
     scheduler = make_scheduler(lanes=rules)
     for number, (lane, tenant) in enumerate([("fast", "hurried"), ("slow", "hurried"), ("fast", "patient"), ("fast", "shadowed")]):
         scheduler.submit(make_submit(number, 3, lane, tenant))
+    scheduler.submit(msgspec.structs.replace(make_submit(4, 3, "fast", "hurried"), is_promised=True))
     events = run(scheduler, make_runner(), 81 * MS)
     assert [event.sequence_id for event in events if event.finish is FinishReason.EXPIRED] == [0]
-    assert {event.sequence_id for event in events if event.token_ids} == {1, 2, 3}
+    assert {event.sequence_id for event in events if event.token_ids} == {1, 2, 3, 4}
     assert scheduler.is_idle
 
 

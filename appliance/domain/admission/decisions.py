@@ -10,6 +10,8 @@ from engine.wire import TenantPolicy
 RETRY_AFTER_S = 1.0
 """A place in flight, or in the queue, comes free about once a request."""
 MINUTE_S = 60.0
+KEPT_PART = 8
+"""One place of so many in the queue is kept for tenants that have few waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Occupancy:
     tenant_in_flight: int
     waiting: int
     tenant_waiting: int = 0
+    tenant_request_s: float = 0.0
+    """How long a request of it takes; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """It may enter."""
+    """It may enter. `is_promised`: and is served even if it turns out late."""
+
+    is_promised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,21 @@ def decide(
     own = own_limit(policy, occupancy, standings, tokens)
     if own is not None:
         return own
-    if occupancy.waiting >= max_queue_depth:
+    if _queue_is_full(occupancy, max_queue_depth):
         message = f"{occupancy.waiting} requests are waiting, the limit is {max_queue_depth}: try again shortly"
         return Reject("queue_full", message, RETRY_AFTER_S, own_limit=False)
     return Admit()
+
+
+def _queue_is_full(occupancy: Occupancy, max_queue_depth: int) -> bool:
+    """The last places are for tenants that have few: a flood fills the others."""
+    kept = max_queue_depth // KEPT_PART
+    return occupancy.waiting >= max_queue_depth or (occupancy.waiting >= max_queue_depth - kept and occupancy.tenant_waiting >= kept > 0)
+
+
+def _next_end_s(occupancy: Occupancy) -> float:
+    """When one of the tenant's requests may end, if they are as long as those before and evenly spread."""
+    return max(RETRY_AFTER_S, occupancy.tenant_request_s / max(1, occupancy.tenant_in_flight))
 
 
 def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[Standing], tokens: int) -> Reject | None:
@@ -80,7 +97,7 @@ def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[St
             return rejected
     if policy.max_concurrency is not None and occupancy.tenant_in_flight >= policy.max_concurrency:
         message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_in_flight} requests in flight; its limit is {policy.max_concurrency}"
-        return Reject("concurrency", message, RETRY_AFTER_S, own_limit=True)
+        return Reject("concurrency", message, _next_end_s(occupancy), own_limit=True)
     # with nobody waiting at all a request does not queue, so that a limit of 0 means "no queue" and not "no requests"
     if policy.max_queued is not None and occupancy.waiting and occupancy.tenant_waiting >= policy.max_queued:
         message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_waiting} requests waiting; its limit is {policy.max_queued}"

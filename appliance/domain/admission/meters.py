@@ -11,6 +11,8 @@ from appliance.domain.access.principal import Limits
 from appliance.domain.admission.decisions import Standing
 
 MINUTE_S = 60.0
+RECENT_WEIGHT = 0.1
+"""Of the newest request in a running mean."""
 
 
 @dataclass(slots=True)
@@ -60,7 +62,13 @@ class Account:
     """As messages name it."""
     requests: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
+    committed: Meter = field(default_factory=Meter)
+    """Tokens of the contract's last minute."""
     spent: Spent = field(default_factory=Spent)
+    uncached_ratio: float = 1.0
+    """Of late, the part of its prompts that had to be computed."""
+    request_s: float = 0.0
+    """How long a request of it took of late, from admission to its end; 0: not known."""
     reserved: int = 0
     """Tokens that requests in flight may still use."""
 
@@ -83,15 +91,22 @@ class Account:
         """One more request, which may use so many tokens."""
         self.requests.add(1)
         self.tokens.add(tokens)
+        self.committed.add(tokens)
         self.reserved += tokens
 
     def settle(self, reserved: int, used: int, wall_s: float) -> None:
         """The request ended: its reservation goes, what it used stays."""
         self.reserved -= reserved
         self.tokens.add(used - reserved)
+        self.committed.add(used - reserved)
         self.spent.turn(datetime.fromtimestamp(wall_s, UTC))
         self.spent.today += used
         self.spent.this_month += used
+
+
+def blend(before: float, value: float) -> float:
+    """A running mean that forgets."""
+    return before + RECENT_WEIGHT * (value - before)
 
 
 def seconds_left_of_day(now: datetime) -> float:

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from appliance.domain.access.principal import Limits, Principal
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, own_limit
 from appliance.domain.admission.gate import Gate
-from appliance.domain.admission.meters import Account, Spent
+from appliance.domain.admission.meters import Account, Spent, blend
+from appliance.domain.admission.prediction import Ask, Predictor
 from appliance.errors import OverBudget, OverOwnLimit, Unavailable
 from engine.wire import TenantPolicy
 
@@ -24,9 +25,12 @@ class Ticket:
         self._is_waiting = True
         self._accounts = accounts
         self._tokens = tokens
+        self._entered_ns = admission.now_ns()
         self.tenant_id = tenant_id
         self.shadowed = shadowed
         """The own limit that would have refused it, but for shadow mode; empty where none would."""
+        self.is_promised = False
+        """It is served even if it turns out late."""
 
     def start(self) -> None:
         """The engine began to work on it: it waits no more."""
@@ -37,6 +41,7 @@ class Ticket:
     def close(self, used_tokens: int = 0, *, refused: bool = False) -> None:
         """Settle the reservation to what was used. `refused`: by us, before anything was answered; it costs no request."""
         self.start()
+        self._admission.note_request_s(self.tenant_id, self._entered_ns)
         self._admission.release(self.tenant_id, self._accounts, self._tokens, used_tokens, refused=refused)
 
 
@@ -49,8 +54,12 @@ class Admission:
         max_queue_depth: int,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_s: Callable[[], float] = time.time,
+        predictor: Predictor | None = None,
     ) -> None:
+        """Without a predictor nothing is refused for being late."""
         self.gate = gate
+        self._predictor = predictor
+        self.now_ns = clock_ns
         self._max_queue_depth = max_queue_depth
         self._clock_ns = clock_ns
         self._wall_s = wall_s
@@ -92,29 +101,64 @@ class Admission:
         limits = (limits_of(principal.policy), principal.limits)
         return [account.standing(limit, now_ns, wall_s) for account, limit in zip(accounts, limits, strict=True)]
 
-    def enter(self, principal: Principal, tokens: int = 0) -> Ticket:
-        """A ticket for one request that may use so many tokens, which are reserved from now on.
+    def enter(self, principal: Principal, tokens: int = 0, ask: Ask | None = None) -> Ticket:
+        """A ticket for one request that may use so many tokens, which are reserved from now on. `ask`: what a prediction needs of it.
 
         Raises:
-            OverOwnLimit, OverBudget: an own ceiling of the tenant or the key.
-            Unavailable: warming up, draining, no engine, or the queue is full.
+            OverOwnLimit, OverBudget: an own ceiling of the tenant or the key, or its own work makes it late.
+            Unavailable: warming up, draining, no engine, the queue is full, or it would be late.
         """
         self.gate.require_open()
         policy, tenant_id = principal.policy, principal.tenant_id
-        occupancy = Occupancy(self._in_flight[tenant_id], self.num_waiting, self._waiting[tenant_id])
+        occupancy = Occupancy(self._in_flight[tenant_id], self.num_waiting, self._waiting[tenant_id], self._request_s(tenant_id))
         standings = self.standings(principal)
         shadowed = own_limit(policy, occupancy, standings, tokens) if policy.shadow_mode else None
         if shadowed is not None:
             policy, standings = TenantPolicy(tenant_id=tenant_id, max_concurrency=None), []
-        match decide(policy, occupancy, self._max_queue_depth, standings, tokens):
-            case Admit():
-                return self._admit(principal, tokens, shadowed.reason if shadowed else "")
+        verdict = decide(policy, occupancy, self._max_queue_depth, standings, tokens)
+        if isinstance(verdict, Admit) and shadowed is None:
+            verdict = self._predict(principal, tokens, ask)
+            if isinstance(verdict, Reject) and policy.shadow_mode:
+                verdict, shadowed = Admit(), verdict
+        match verdict:
+            case Admit(is_promised):
+                ticket = self._admit(principal, tokens, shadowed.reason if shadowed else "")
+                ticket.is_promised = is_promised
+                return ticket
             case Reject("budget", message, retry_after_s):
                 raise OverBudget(message, reason="budget", retry_after_s=retry_after_s)
             case Reject(reason, message, retry_after_s, own_limit=True):
                 raise OverOwnLimit(message, reason=reason, retry_after_s=retry_after_s)
             case Reject(_, message, retry_after_s):
-                raise Unavailable(message, reason="overloaded", retry_after_s=retry_after_s)
+                raise Unavailable(message, reason=verdict.reason, retry_after_s=retry_after_s, code="overloaded")
+
+    def note_submit(self, sequence_id: int, lane: str, policy: TenantPolicy, prompt_tokens: int) -> None:
+        """A sequence of an admitted request goes to the engine."""
+        if self._predictor is not None:
+            tokens = prompt_tokens * self._tenant_account(policy.tenant_id).uncached_ratio
+            self._predictor.note_submit(sequence_id, lane, policy, tokens)
+
+    def note_prompt(self, tenant_id: str, prompt_tokens: int, cached_tokens: int) -> None:
+        """How much of an ended request's prompts the prefix cache had."""
+        if prompt_tokens:
+            account = self._tenant_account(tenant_id)
+            account.uncached_ratio = blend(account.uncached_ratio, 1 - cached_tokens / prompt_tokens)
+
+    def note_request_s(self, tenant_id: str, entered_ns: int) -> None:
+        account = self._tenant_account(tenant_id)
+        seconds = (self._clock_ns() - entered_ns) / 1e9
+        account.request_s = blend(account.request_s, seconds) if account.request_s else seconds
+
+    def _request_s(self, tenant_id: str) -> float:
+        return self._tenant_account(tenant_id).request_s
+
+    def _predict(self, principal: Principal, tokens: int, ask: Ask | None) -> Admit | Reject:
+        if self._predictor is None or ask is None:
+            return Admit()
+        policy, account, now_ns = principal.policy, self._tenant_account(principal.tenant_id), self._clock_ns()
+        committed = policy.committed_tpm
+        in_contract = committed is not None and account.committed.level(committed, now_ns) + tokens <= committed
+        return self._predictor.judge(policy, ask, account.uncached_ratio, in_contract=in_contract, now_s=now_ns / 1e9)
 
     def leave_queue(self, tenant_id: str) -> None:
         _count_down(self._waiting, tenant_id)

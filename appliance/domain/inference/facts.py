@@ -51,6 +51,8 @@ class JobFacts:
     ttft_targets_s: Mapping[str, float] = field(default_factory=dict[str, float])
     tpot_targets_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Of the tenant's tier, by lane."""
+    is_promised: bool = False
+    """Admission lets it wait longer than its lane allows."""
 
     @property
     def deadline_ns(self) -> int | None:

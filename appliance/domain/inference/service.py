@@ -9,6 +9,7 @@ import msgspec
 from appliance.domain.access.directory import Directory
 from appliance.domain.access.principal import Principal
 from appliance.domain.admission.decisions import rate_headers
+from appliance.domain.admission.prediction import Ask
 from appliance.domain.admission.service import Admission
 from appliance.domain.inference.answers import ModelAnswer, TokenizeAnswer
 from appliance.domain.inference.backend import Backend, Served
@@ -101,7 +102,7 @@ class InferenceService:
             tokenized_ns = self._clocks.monotonic_ns()
             proposal = propose_lane(principal.policy, principal.lanes, _wish(body, intake), self._lane_rules)
             choices = _choices(intake, served)
-            ticket = self._admission.enter(principal, intake.most_tokens)
+            ticket = self._admission.enter(principal, intake.most_tokens, _ask(principal, proposal, intake))
             ticket.shadowed = ticket.shadowed or too_long
         except BaseException as error:
             self._show_limits(call, principal)
@@ -125,6 +126,7 @@ class InferenceService:
             deadline_ms=deadline_ms,
             ttft_targets_s=principal.policy.ttft_s,
             tpot_targets_s=principal.policy.tpot_s,
+            is_promised=ticket.is_promised,
         )
         job = Job(
             facts,
@@ -196,6 +198,8 @@ class InferenceService:
             submit = self._sequence(job, principal, served, choice.prompt.token_ids, sampling, proposal)
             sibling_of = submits[first].sequence_id if first < choice.index else None
             submits.append(msgspec.structs.replace(submit, sibling_of=sibling_of))
+            own_tokens = len(submit.prompt) if sibling_of is None else 0
+            self._admission.note_submit(submit.sequence_id, submit.lane, principal.policy, own_tokens)
         self._backend.add(job, [submit.sequence_id for submit in submits])
         deadline_ns = job.facts.deadline_ns
         if deadline_ns is not None and self._clocks.monotonic_ns() >= deadline_ns:
@@ -226,6 +230,7 @@ class InferenceService:
             received_ns=facts.received_ns,
             ttft_deadline_ns=facts.received_ns + round(target_s * 1e9) if target_s is not None else 0,
             lane_by_length=proposal.by_length,
+            is_promised=facts.is_promised,
         )
 
     def _head(self, call: Call, route: AnyRoute, served: Served) -> Head:
@@ -238,6 +243,8 @@ class InferenceService:
 
     def _settled(self, job: Job, report: RequestReport) -> None:
         self._backend.remove(job)
+        if report.first_token_ns:
+            self._admission.note_prompt(report.tenant_id, report.prompt_tokens, report.cached_tokens)
         self._telemetry.settle(report)
 
     def _refusal(
@@ -280,6 +287,16 @@ def _wish(body: SamplingFields, intake: Intake) -> Wish:
     return Wish(streamed=bool(body.stream), prompt_tokens=longest, service_tier=body.service_tier or "auto", lane=body.lane)
 
 
+def _ask(principal: Principal, proposal: Proposal, intake: Intake) -> Ask:
+    prompts = tuple(prompt.token_ids for prompt in intake.prompts)
+    return Ask(
+        lane=proposal.lane,
+        prompt_tokens=sum(map(len, prompts)),
+        rows=len(prompts) * intake.outputs_per_prompt,
+        fingerprint=hash((principal.key_id, proposal.lane, prompts)),
+    )
+
+
 def _choices(intake: Intake, served: Served) -> list[Choice]:
     """Outputs in OpenAI's order: all of the first prompt, then the next prompt's."""
     n, tokenizer = intake.outputs_per_prompt, served.model.tokenizer
@@ -313,8 +330,6 @@ def _rejection_reason(error: ApplianceError) -> str:
     match error:
         case OverOwnLimit(reason=reason):
             return reason
-        case Unavailable(reason="overloaded"):
-            return "queue_full"
         case Unavailable(reason=reason):
             return reason
         case ApplianceError(code="context_length_exceeded"):

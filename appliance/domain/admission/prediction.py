@@ -1,0 +1,101 @@
+"""Refuses what would be late, before anything is computed for it; the client is told why, and when to come back.
+
+`judge` decides; `Predictor` holds what it decides by: each engine's situation, and the places kept for refused clients.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from appliance.domain.admission.decisions import Admit, Reject, duration
+from appliance.domain.admission.forecast import Candidate, Forecast, forecast
+from appliance.domain.admission.load_view import Handed, LoadView
+from appliance.domain.admission.places import Places
+from engine.wire import TenantPolicy
+
+PREDICTED_LATE = "predicted_late"
+OWN_TIMES = 1.5
+"""A prompt that alone takes longer than the target may take so many times as long: else it could never come in."""
+TARGET_PART = 0.8
+"""Of the TTFT target, what a forecast may fill: it is a mean, and the target is meant for nearly all."""
+RETURN_PART = 0.5
+"""Who is told to come back is told a time when the wait should be so much of the longest,"""
+RETURN_MARGIN = 1.2
+"""and when the queue drains so much slower than it does now: what many are promised may not add up to more than is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a prediction needs of a request."""
+
+    lane: str
+    prompt_tokens: int
+    rows: int
+    fingerprint: int
+    """Of tenant, lane and prompts: who comes back with the same request is known by it."""
+
+
+def judge(policy: TenantPolicy, lane: str, seen: Forecast, *, in_contract: bool, is_idle: bool) -> Admit | Reject:
+    """May it come in, by its forecast? `in_contract`: the tenant has a contract and is within it, which admits it whatever is
+    predicted. `is_idle`: nothing else of the tenant waits; then nobody's flood keeps it out.
+
+    The wait is without those that were promised a place; 429 where the tenant's own work alone would be late, or it is beyond
+    its contract, else 503. Tenants without a limit of the queue (`queue_ttl_s`) wait however long it takes.
+    """
+    if policy.queue_ttl_s is None or in_contract or is_idle:
+        return Admit(is_promised=True)
+    target_s = policy.ttft_s.get(lane)
+    most_wait_s = policy.queue_ttl_s
+    if target_s is not None:
+        most_wait_s = min(most_wait_s, max(TARGET_PART * target_s, OWN_TIMES * seen.own_s) - seen.own_s)
+    if seen.wait_s <= most_wait_s:
+        return Admit()
+    retry_s = RETURN_MARGIN * seen.wait_s - RETURN_PART * most_wait_s
+    is_own = policy.committed_tpm is not None or seen.alone_wait_s > most_wait_s
+    bound = f"the target of lane {lane!r} is {duration(target_s)}" if target_s is not None else f"it may wait {duration(most_wait_s)}"
+    whose = f"tenant {policy.tenant_id!r} has more waiting than that allows" if is_own else "the server is short of room"
+    message = (
+        f"the first token is predicted in {duration(seen.ttft_s)}, with {round(seen.tokens_ahead)} prompt tokens ahead of it, and {bound}:"
+        f" {whose}; come back in {duration(retry_s)}, or send fewer requests at once"
+    )
+    return Reject(PREDICTED_LATE, message, retry_s, own_limit=is_own)
+
+
+class Predictor:
+    """Changed by the event loop only, without a wait between look and change."""
+
+    def __init__(self, views: Mapping[str, LoadView]) -> None:
+        """`views`: the engine of each lane."""
+        self.views = views
+        self._places: dict[tuple[str, str], Places] = {}
+
+    def judge(self, policy: TenantPolicy, ask: Ask, uncached_ratio: float, *, in_contract: bool, now_s: float) -> Admit | Reject:
+        """A refusal keeps a place for when its client is told to come back, and an admission uses it up."""
+        view = self.views.get(ask.lane)
+        if view is None or policy.queue_ttl_s is None:
+            return Admit()
+        places = self._places_of(policy.tenant_id, ask.lane, now_s)
+        if places.take(ask.fingerprint, now_s):
+            return Admit(is_promised=True)
+        situation = view.situation()
+        tokens = ask.prompt_tokens * uncached_ratio
+        candidate = Candidate(tenant_id=policy.tenant_id, lane=ask.lane, tokens=tokens, rows=ask.rows, weight=policy.weight)
+        own = [q for q in situation.queued if q.tenant_id == policy.tenant_id]
+        is_idle = not any(q.tokens or q.waiting_rows for q in own)
+        seen = forecast(situation, candidate, kept_tokens=places.tokens, kept_rows=places.rows)
+        verdict = judge(policy, ask.lane, seen, in_contract=in_contract, is_idle=is_idle)
+        if isinstance(verdict, Reject):
+            places.keep(ask.fingerprint, verdict.retry_after_s, tokens, ask.rows, now_s)
+        return verdict
+
+    def note_submit(self, sequence_id: int, lane: str, policy: TenantPolicy, tokens: float) -> None:
+        """A sequence with so many tokens to compute goes to the engine, whose next reports may not know of it."""
+        view = self.views.get(lane)
+        if view is not None:
+            view.note_submit(sequence_id, Handed(policy.tenant_id, lane, tokens, policy.weight))
+
+    def _places_of(self, tenant_id: str, lane: str, now_s: float) -> Places:
+        places = self._places.get((tenant_id, lane))
+        if places is None:
+            places = self._places[tenant_id, lane] = Places()
+        places.forfeit(now_s)
+        return places
