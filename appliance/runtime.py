@@ -15,6 +15,7 @@ from appliance.domain.access.directory import Directory
 from appliance.domain.access.snapshot import AccessSnapshot
 from appliance.domain.admission.gate import Gate
 from appliance.domain.inference.backend import Backend, Served
+from appliance.domain.slas.decisions import contract_warnings
 from appliance.errors import Invalid
 from appliance.telemetry.hub import Telemetry
 from appliance.text.model import TextModel, load_text_model
@@ -69,6 +70,7 @@ class Runtime:
         """The last engine's last words."""
         self.was_ready = False
         """Whether the last engine came to take requests."""
+        self._directory = directory
         directory.subscribe(self._on_policies)
 
     @property
@@ -109,6 +111,11 @@ class Runtime:
         self._policies = SetPolicies(snapshot.version, tuple(snapshot.policies.values()))
         self._telemetry.sync_tenants(snapshot.policies)
         self.send_policies()
+        self._warn_of_contracts()
+
+    def _warn_of_contracts(self) -> None:
+        for warning in contract_warnings(self._directory.snapshot.policies.values(), self._directory.capacity_tpm):
+            log.warning("contracts_exceed_capacity", detail=warning)
 
     def _on_progress(self, step: Progress) -> None:
         self.heard_ns = time.monotonic_ns()
@@ -150,6 +157,8 @@ class Runtime:
         gc.freeze()  # what lives until shutdown is not looked at again
         self.was_ready = True
         self._gate.open()
+        self._directory.capacity_tpm = ready.capacity_tpm
+        self._warn_of_contracts()
         log.info(
             "ready",
             model=ready.card.model_id,

@@ -253,3 +253,15 @@ async def test_the_actor_of_a_key_is_the_key(client):
     await ok(await client.patch("/tiers/batch", json={"rpm": 8}, headers=robot))
     assert (await client.get("/audit")).json()["events"][0]["actor"] == f"key:{made['id']}"
     assert (await client.get("/audit", headers={"Authorization": f"Bearer {API_KEY}"})).status_code == 403
+
+
+async def test_contracts_beyond_the_measured_capacity_are_taken_with_a_warning_by_how_much(client, control):
+    unknown = await ok(await client.post("/tenants", json={"slug": "first", "overrides": {"committed_tpm": 700}}))
+    assert unknown["warnings"] == [], "no engine has measured anything yet"
+    control.directory.capacity_tpm = 1_000
+    fits = await ok(await client.post("/tenants", json={"slug": "second", "overrides": {"committed_tpm": 300}}))
+    assert fits["warnings"] == []
+    (warning,) = (await ok(await client.patch("/tenants/second", json={"overrides": {"committed_tpm": 550}})))["warnings"]
+    assert "1250 tokens a minute, 250 more than the 1000" in warning
+    (warning,) = (await ok(await client.patch("/tiers/batch", json={"rpm": 5})))["warnings"]
+    assert "250 more" in warning, "a change of a tier says so too"

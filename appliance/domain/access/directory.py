@@ -47,6 +47,8 @@ class Directory:
         self._subscribers: list[Callable[[AccessSnapshot], None]] = []
         self.degraded = False
         """The database did not answer the last poll; the snapshot may be old."""
+        self.capacity_tpm = 0
+        """Tokens a minute that the engine measured it can do; 0: no engine was ready yet."""
 
     @property
     def snapshot(self) -> AccessSnapshot:

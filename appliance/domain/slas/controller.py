@@ -19,6 +19,8 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int
     sla: Sla
+    warnings: list[str] = []
+    """Of a change: accepted, and yet worth a second look."""
 
 
 class TierList(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """What an SLA is, and how a tier's SLA and a tenant's overrides become the one `TenantPolicy`. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -130,6 +130,19 @@ def check_sla(sla: Sla, param: str = "overrides") -> None:
         raise Invalid(f"{param}.kv_reserve is {sla.kv_reserve}, above kv_cap ({sla.kv_cap})", param=param)
     if sla.tpm is not None and sla.committed_tpm is not None and sla.committed_tpm > sla.tpm:
         raise Invalid(f"{param}.committed_tpm is {sla.committed_tpm}, above the ceiling tpm ({sla.tpm})", param=param)
+
+
+def contract_warnings(policies: Iterable[TenantPolicy], capacity_tpm: int) -> list[str]:
+    """What to tell who changes contracts: that all of them together exceed what was measured (0: nothing was)."""
+    committed = sum(policy.committed_tpm or 0 for policy in policies)
+    if not capacity_tpm or committed <= capacity_tpm:
+        return []
+    return [
+        (
+            f"the contracts (committed_tpm) of all tenants add up to {committed} tokens a minute, {committed - capacity_tpm} more than the"
+            f" {capacity_tpm} that this machine was measured to do: when all use them at once, none can be kept whole"
+        )
+    ]
 
 
 def policy_of(tenant_id: str, trust_group: str, tier: str, sla: Sla, version: int) -> TenantPolicy:

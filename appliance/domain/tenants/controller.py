@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
@@ -11,6 +12,7 @@ from appliance.domain.access.directory import Directory
 from appliance.domain.access.service import check_key_spec, list_keys
 from appliance.domain.audit.service import Actor
 from appliance.domain.slas.controller import TierView, tier_view
+from appliance.domain.slas.decisions import contract_warnings
 from appliance.domain.tenants.bootstrap import Store
 from appliance.domain.tenants.key_service import create_tenant_key, revoke_tenant_key, rotate_tenant_key, update_tenant_key
 from appliance.domain.tenants.service import create_tenant, delete_tenant, find_tenant, list_tenants, update_tenant
@@ -43,6 +45,11 @@ Directories = NamedDependency[Directory]
 Actors = NamedDependency[Actor]
 
 
+def _warned[View: (TenantView, TierView)](view: View, directory: Directory) -> View:
+    """With what to say about all contracts as they are now."""
+    return msgspec.structs.replace(view, warnings=contract_warnings(directory.snapshot.policies.values(), directory.capacity_tpm))
+
+
 class TenantController(Controller):
     """Tenants."""
 
@@ -59,7 +66,7 @@ class TenantController(Controller):
             )
             view = tenant_view(created)
         await directory.refresh()
-        return view
+        return _warned(view, directory)
 
     @get(summary="List tenants", opt=READS, responses=problem_responses(*GUARDED))
     async def list(
@@ -91,7 +98,7 @@ class TenantController(Controller):
         async with store.database.write() as session:
             view = tenant_view(await update_tenant(session, slug, given(data), data.version, actor))
         await directory.refresh()
-        return view
+        return _warned(view, directory)
 
     @delete("/{slug:str}", summary="Remove a tenant", opt=WRITES, responses=problem_responses(*GUARDED, 404))
     async def remove(self, slug: FromPath[str], store: Stores, directory: Directories, actor: Actors) -> None:
@@ -117,7 +124,7 @@ class TierEditor(Controller):
         async with store.database.write() as session:
             view = tier_view(await create_tier(session, name, fields, actor))
         await directory.refresh()
-        return view
+        return _warned(view, directory)
 
     @patch("/{name:str}", summary="Change a tier", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def update(
@@ -134,7 +141,7 @@ class TierEditor(Controller):
         async with store.database.write() as session:
             view = tier_view(await update_tier(session, name, fields, version, actor))
         await directory.refresh()
-        return view
+        return _warned(view, directory)
 
     @delete("/{name:str}", summary="Remove a tier", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409))
     async def remove(self, name: FromPath[str], store: Stores, directory: Directories, actor: Actors) -> None:

@@ -37,6 +37,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     """Where each field of `effective` comes from."""
     version: int
     created_at: datetime
+    warnings: list[str] = []
+    """Of a change: accepted, and yet worth a second look."""
 
 
 class TenantList(msgspec.Struct, frozen=True):
