@@ -29,6 +29,7 @@ from appliance.domain.admission.load_view import load_view_of
 from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
 from appliance.domain.configuration.controller import ConfigurationController
+from appliance.domain.explain.admin import SloController, SlowController, TailController
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
@@ -188,7 +189,7 @@ def _build(
         explainer=ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants),
         max_body_bytes=settings.max_body_bytes,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
-        admin=admin_router(control, LaneController, ConfigurationController),
+        admin=admin_router(control, LaneController, ConfigurationController, SlowController, TailController, SloController),
     )
     supervisor = Supervisor(engine_command, engine_config(settings), runtime)
     telemetry.host.engine_pid = lambda: supervisor.pid
@@ -220,7 +221,8 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
     supervising = asyncio.create_task(house.supervisor.run())
     helpers = [asyncio.create_task(house.control.directory.follow()), asyncio.create_task(_sweep(house.backend))]
     helpers += [
-        asyncio.create_task(coroutine) for coroutine in (house.usage.run(), house.telemetry.host.watch_loop(), _look(house.telemetry))
+        asyncio.create_task(coroutine)
+        for coroutine in (house.usage.run(), house.telemetry.host.watch_loop(), house.telemetry.reviewer.run(), _look(house.telemetry))
     ]
     draining: list[asyncio.Task[None]] = []
 

@@ -109,7 +109,7 @@ class Runtime:
 
     def _on_policies(self, snapshot: AccessSnapshot) -> None:
         self._policies = SetPolicies(snapshot.version, tuple(snapshot.policies.values()))
-        self._telemetry.sync_tenants(snapshot.policies)
+        self._telemetry.sync_policies(snapshot.policies)
         self.send_policies()
         self._warn_of_contracts()
 

@@ -25,6 +25,7 @@ SHADOW_REASONS = ("rate_requests", "rate_tokens", "concurrency", "budget", "pred
 STAGES = ("queue", "prefill", "decode")
 CAUSES = ("disconnect", "slow_reader", "admin", "deadline")
 DIRECTIONS = ("prompt", "cached", "generated")
+SLO_OUTCOMES = ("good", "bad")
 STEP_PHASES = ("decode", "prefill", "mixed")
 ROW_KINDS = ("decode", "prefill")
 PAGE_STATES = ("free", "used", "cached")
@@ -94,6 +95,31 @@ DEVICE_SECONDS = Family(
     TENANT_LABELS,
 )
 
+SLO_LABELS = (*REQUEST_LABELS, "slo")
+SLO_REQUESTS = Family(
+    "slo_requests", "counter", "Requests counted for an SLO, by whether they met their tenant's exact target.", (*SLO_LABELS, "outcome")
+)
+SLO_TARGET = Family("slo_target_seconds", "gauge", "The target of the tenant's tier for the lane.", SLO_LABELS)
+SLO_OBJECTIVE = Family("slo_objective_ratio", "gauge", "Share of requests that must meet the target.", SLO_LABELS)
+SLO_ATTAINMENT = Family("slo_attainment_ratio", "gauge", "Share that met it in the last three days; none without requests.", SLO_LABELS)
+SLO_BUDGET = Family(
+    "slo_budget_left_ratio", "gauge", "Of the requests that may miss it in three days: 1 is all left, below 0 overspent.", SLO_LABELS
+)
+SLO_BURN = Family("slo_burn_rate", "gauge", "How many times as fast as allowed the budget is spent.", (*SLO_LABELS, "window"))
+TAIL_SECONDS = Family(
+    "tail_seconds",
+    "counter",
+    "What the slowest hundredth of a lane's requests is made of: until the first token (ttft), after it (tpot).",
+    (*LANE_LABELS, "slo", "part"),
+)
+INTERFERENCE = Family(
+    "interference_seconds",
+    "counter",
+    "What slow requests of one tenant spent on the work of another.",
+    ("model", "quantization", "gpu_type", "victim", "culprit"),
+)
+UNEXPLAINED = Family("slow_requests_unexplained", "counter", "Slow requests beyond what is explained in the background.", ())
+
 RUNNING = Family("running_requests", "gauge", "Sequences that hold a row of the batch.", (*ENGINE_LABELS, "lane"))
 QUEUED = Family("queue_depth", "gauge", "Sequences waiting for a row.", (*ENGINE_LABELS, "lane"))
 QUEUE_OLDEST = Family(
@@ -143,6 +169,7 @@ MISMATCHES = Family(
 FAMILIES = (
     REQUESTS, REJECTED, SHADOWED, CANCELLED, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
     LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
+    SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
     LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, MISMATCHES,

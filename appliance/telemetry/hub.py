@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import prometheus_client
@@ -13,14 +13,16 @@ from appliance.telemetry.accounting import Accounting
 from appliance.telemetry.device_time import DeviceTime
 from appliance.telemetry.engine import EngineMetrics
 from appliance.telemetry.explain.pieces import Recorded
+from appliance.telemetry.explain.review import Reviewer
 from appliance.telemetry.exposition import Exposition
 from appliance.telemetry.host import Cards, HostMetrics, Nvml
 from appliance.telemetry.lane_times import LaneTimes
 from appliance.telemetry.ledger import RequestArchive, StepLedger
 from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport
+from appliance.telemetry.slo import SloBook
 from appliance.telemetry.tenant_labels import TenantLabels
 from appliance.telemetry.vllm_names import VllmNames
-from engine.wire import Load, Ready, StepDone
+from engine.wire import Load, Ready, StepDone, TenantPolicy
 
 log = structlog.get_logger("fairlane.request")
 
@@ -58,10 +60,13 @@ class Telemetry:
         self.lanes = LaneTimes()
         self.device_time = DeviceTime(self.tenants.of)
         self.engine = EngineMetrics(registry, engine_id)
+        self.slo = SloBook(registry, self.tenants, clock_s)
+        self.reviewer = Reviewer(self.recorded, self.tenants.of, time.time)
         self.host = HostMetrics(registry, cards or Nvml(), options.device_hour_price)
         self.accounting = Accounting(registry)
         registry.register(self.lanes)
         registry.register(self.device_time)
+        registry.register(self.reviewer)
         self.ledger = StepLedger()
         self.archive = RequestArchive()
         self._floor_ns = 0
@@ -69,8 +74,8 @@ class Telemetry:
         """Takes each settled request; set by whoever keeps the books."""
         self._exposition = Exposition()
         self._rendering = threading.Lock()
-        shown = (*self.requests.metrics, self.lanes, self.device_time, *self.engine.metrics, *self.host.metrics, self.accounting.mismatches)
-        for collector in shown:
+        of_tenants = (*self.requests.metrics, self.lanes, self.device_time, *self.slo.metrics, self.reviewer)
+        for collector in (*of_tenants, *self.engine.metrics, *self.host.metrics, self.accounting.mismatches):
             self._exposition.add(collector)
         if options.vllm_names:
             names = VllmNames(self.requests, self.engine)
@@ -82,6 +87,8 @@ class Telemetry:
         self.requests.bind(*model)
         self.lanes.bind(*model)
         self.device_time.bind(*model)
+        self.slo.bind(*model)
+        self.reviewer.bind(*model)
         self.engine.bind(ready)
         self._floor_ns = round(ready.step_floor_s * 1e9)
 
@@ -103,6 +110,11 @@ class Telemetry:
         """All tenants there are: new ones get series that begin at 0 while there is room, those of removed ones go."""
         self._forget(self.tenants.sync(tenant_ids))
 
+    def sync_policies(self, policies: Mapping[str, TenantPolicy]) -> None:
+        """As `sync_tenants`, and their targets."""
+        self.sync_tenants(policies)
+        self.slo.sync(policies)
+
     def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
         """Takes each gap (seconds) between two token events of an output."""
         of_tenant, of_lane = self.requests.gap_observer(lane, tenant_id), self.lanes.observe_gap
@@ -116,8 +128,11 @@ class Telemetry:
     def settle(self, report: RequestReport) -> None:
         """A request ended: count it and write its one log line, which holds no text of the request."""
         self.requests.observe(report)
+        missed = [slo for slo, is_good in self.slo.note(report).items() if not is_good]
         if report.first_sent_ns and report.outcome is not Outcome.REJECTED:
-            self.lanes.observe_ttft(report.lane, (report.first_sent_ns - report.received_ns) / 1e9)
+            late_id = report.request_id if "ttft" in missed else ""
+            self.lanes.observe_ttft(report.lane, (report.first_sent_ns - report.received_ns) / 1e9, late_id)
+        self.reviewer.note(report, missed)
         self.tenants.note(report.tenant_id, report.prompt_tokens + report.generated_tokens)
         self.archive.add(report)
         self.record_usage(report)
@@ -130,6 +145,7 @@ class Telemetry:
         if self._clock_s() - self._rebalanced_s >= REBALANCE_EVERY_S:
             self._rebalanced_s = self._clock_s()
             self._forget(self.tenants.rebalance())
+        self.slo.show()
 
     def render(self, *, openmetrics: bool = False) -> bytes:
         """The exposition. Call it from a thread: 100 tenants take some 10 ms."""
@@ -137,7 +153,10 @@ class Telemetry:
             return self._exposition.render(openmetrics=openmetrics)
 
     def _forget(self, labels: Iterable[str]) -> None:
+        labels = tuple(labels)
         self.device_time.forget(labels)
+        self.slo.forget(labels)
+        self.reviewer.forget(labels)
         self.requests.show_tenants()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from appliance.telemetry import families as f
 from appliance.telemetry.tenant_labels import TenantLabels
@@ -216,6 +216,11 @@ class RequestMetrics:
 def counter(registry: CollectorRegistry, family: f.Family) -> Counter:
     """A declared counter in a registry."""
     return Counter(f"fairlane_{family.name}", family.help, family.labels, registry=registry)
+
+
+def gauge(registry: CollectorRegistry, family: f.Family) -> Gauge:
+    """A declared gauge in a registry."""
+    return Gauge(f"fairlane_{family.name}", family.help, family.labels, registry=registry)
 
 
 def histogram(registry: CollectorRegistry, family: f.Family) -> Histogram:

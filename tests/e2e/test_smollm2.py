@@ -152,10 +152,13 @@ def held_pages(client: httpx.Client) -> float:
     return metric(client, "kv_pages", state="used") + metric(client, "kv_pages", state="cached")
 
 
-def tenant_headers(appliance: Appliance, slug: str, trust_group: str) -> dict[str, str]:
+def tenant_headers(appliance: Appliance, slug: str, trust_group: str, overrides: dict[str, Any] | None = None) -> dict[str, str]:
     """A new tenant with a key, made through the admin API."""
     with httpx.Client(base_url=appliance.base_url, headers=appliance.admin_headers) as admin:
-        created = admin.post("/api/v1/tenants", json={"slug": slug, "name": slug, "tier": "standard", "trust_group": trust_group})
+        created = admin.post(
+            "/api/v1/tenants",
+            json={"slug": slug, "name": slug, "tier": "standard", "trust_group": trust_group, "overrides": overrides or {}},
+        )
         assert created.status_code == 201, created.text
         key = admin.post(f"/api/v1/tenants/{slug}/keys", json={"name": "test", "scopes": ["inference"]})
         assert key.status_code == 201, key.text

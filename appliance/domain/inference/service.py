@@ -88,6 +88,7 @@ class InferenceService:
             Cancellation: the client went away first, which was counted too.
         """
         principal: Principal | None = None
+        proposal: Proposal | None = None
         read_ns = tokenized_ns = 0
         try:
             principal = self._directory.authenticate(call.raw_key, call.tenant_header)
@@ -106,7 +107,9 @@ class InferenceService:
             ticket.shadowed = ticket.shadowed or too_long
         except BaseException as error:
             self._show_limits(call, principal)
-            self._telemetry.settle(self._refusal(call, route, principal, error, read_ns, tokenized_ns))
+            self._telemetry.settle(
+                self._refusal(call, route, principal, error, proposal.lane if proposal else NO_LANE, read_ns, tokenized_ns)
+            )
             raise
         self._show_limits(call, principal)
         facts = JobFacts(
@@ -248,7 +251,14 @@ class InferenceService:
         self._telemetry.settle(report)
 
     def _refusal(
-        self, call: Call, route: AnyRoute, principal: Principal | None, error: BaseException, read_ns: int, tokenized_ns: int
+        self,
+        call: Call,
+        route: AnyRoute,
+        principal: Principal | None,
+        error: BaseException,
+        lane: str,
+        read_ns: int,
+        tokenized_ns: int,
     ) -> RequestReport:
         """The report of a request that was not admitted."""
         is_refusal = isinstance(error, ApplianceError)
@@ -257,7 +267,7 @@ class InferenceService:
             request_id=call.request_id,
             route=route.path,
             tenant_id=principal.tenant_id if principal else "",
-            lane=NO_LANE,
+            lane=lane,
             outcome=Outcome.REJECTED if is_refusal else Outcome.CANCELLED if cause else Outcome.FAILED,
             status=problem_of(error).status if is_refusal else CLIENT_CLOSED_STATUS if cause else 500,
             key_id=principal.key_id if principal else "",

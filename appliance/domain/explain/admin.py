@@ -1,0 +1,70 @@
+"""For administrators: slow requests, what the tails are made of, service level objectives."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, get
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, QueryParameter
+
+from appliance.problems import problem_responses
+from appliance.telemetry.explain.review import KEPT_SLOW, Interference, SlowRequest, TailView
+from appliance.telemetry.hub import Telemetry
+from appliance.telemetry.slo import SloView
+
+
+class SlowAnswer(msgspec.Struct, frozen=True):
+    """Newest first. `unexplained`: slow ones of which there were too many at once."""
+
+    slow: list[SlowRequest]
+    unexplained: int
+
+
+class TailAnswer(msgspec.Struct, frozen=True):
+    tails: list[TailView]
+    interference: list[Interference]
+
+
+class SloAnswer(msgspec.Struct, frozen=True):
+    slos: list[SloView]
+
+
+class SlowController(Controller):
+    """`/api/v1/slow`."""
+
+    path = "/slow"
+    tags = ["Explain"]
+
+    @get(summary="Requests that missed a target, failed, or were their lane's slowest", responses=problem_responses(401, 403))
+    async def list(
+        self,
+        telemetry: NamedDependency[Telemetry],
+        tenant: FromQuery[str | None] = None,
+        limit: Annotated[int, QueryParameter(ge=1, le=KEPT_SLOW)] = 50,
+    ) -> SlowAnswer:
+        """With the sentence of `explain` for each. The newest 500 are kept."""
+        return SlowAnswer(telemetry.reviewer.slow(tenant, limit), telemetry.reviewer.num_skipped)
+
+
+class TailController(Controller):
+    """`/api/v1/tail`."""
+
+    path = "/tail"
+    tags = ["Explain"]
+
+    @get(summary="What the slowest hundredth is made of, and who costs whom time", responses=problem_responses(401, 403))
+    async def show(self, telemetry: NamedDependency[Telemetry]) -> TailAnswer:
+        """Seconds by part, for each lane and SLO; and seconds that slow requests of one tenant spent on another's work."""
+        return TailAnswer(telemetry.reviewer.tails(), telemetry.reviewer.interference())
+
+
+class SloController(Controller):
+    """`/api/v1/slo`."""
+
+    path = "/slo"
+    tags = ["Explain"]
+
+    @get(summary="Objectives: attainment, budget left, burn rate", responses=problem_responses(401, 403))
+    async def list(self, telemetry: NamedDependency[Telemetry], tenant: FromQuery[str | None] = None) -> SloAnswer:
+        """Each tenant's targets by lane, counted against the exact target. Attainment and budget are those of three days."""
+        return SloAnswer(telemetry.slo.views(tenant))

@@ -1,0 +1,249 @@
+"""Service level objectives: each request is judged against its tenant's exact target, and counted.
+
+Judging is pure. Counters are for Prometheus' rules; the last three days by hour and the last hour by minute, kept here, tell
+attainment, budget and burn rate without Prometheus.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from appliance.telemetry import families as f
+from appliance.telemetry.requests import Outcome, RequestReport, counter, gauge
+from appliance.telemetry.tenant_labels import TenantLabels
+from engine.wire import TenantPolicy
+
+type Slo = Literal["ttft", "tpot"]
+type Key = tuple[str, str, Slo]
+"""Tenant, lane, SLO."""
+
+MINUTE_S, HOUR_S = 60, 3_600
+WINDOWS_S = {"5m": 300, "1h": 3_600, "6h": 21_600, "3d": 259_200}
+"""As the burn-rate alerts look back."""
+BUDGET_WINDOW = "3d"
+FIRST_LANE = "fast"
+"""Where a request counts that was refused before a lane was proposed, for a tenant without a default lane."""
+
+
+def judge(report: RequestReport, ttft_target_s: float | None, tpot_target_s: float | None) -> dict[Slo, bool]:
+    """Whether a request met each SLO that it is counted for.
+
+    Not counted are 4xx (a tenant's own ceiling too), and what a client gave up, or its own deadline ended, before the target had
+    passed. Bad are 503, errors, time-outs, and what was late.
+    """
+    judged: dict[Slo, bool] = {}
+    if ttft_target_s is not None and (is_good := _ttft_is_good(report, ttft_target_s)) is not None:
+        judged["ttft"] = is_good
+    if tpot_target_s is not None and (is_good := _tpot_is_good(report, tpot_target_s)) is not None:
+        judged["tpot"] = is_good
+    return judged
+
+
+def _ttft_is_good(report: RequestReport, target_s: float) -> bool | None:
+    waited_s = ((report.first_sent_ns or report.ended_ns) - report.received_ns) / 1e9
+    if report.outcome is Outcome.REJECTED:
+        return False if report.status >= 500 else None
+    if report.outcome is Outcome.FAILED:
+        return False
+    if report.first_sent_ns or report.outcome is Outcome.COMPLETED:
+        return waited_s <= target_s
+    was_given_up = report.outcome is Outcome.CANCELLED or report.cause == "deadline"
+    return None if was_given_up and waited_s <= target_s else False
+
+
+def _tpot_is_good(report: RequestReport, target_s: float) -> bool | None:
+    if report.outcome is Outcome.FAILED and report.first_token_ns:
+        return False
+    if report.outcome is Outcome.REJECTED or report.tokens_after_first <= 0:
+        return None
+    return (report.last_token_ns - report.first_token_ns) / 1e9 / report.tokens_after_first <= target_s
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Good and bad in a span of time."""
+
+    index: int
+    good: int = 0
+    bad: int = 0
+
+
+@dataclass(slots=True)
+class _Track:
+    """One tenant, lane and SLO."""
+
+    target_s: float
+    objective: float
+    good: int = 0
+    bad: int = 0
+    minutes: deque[_Tally] = field(default_factory=lambda: deque(maxlen=WINDOWS_S["1h"] // MINUTE_S + 1))
+    hours: deque[_Tally] = field(default_factory=lambda: deque(maxlen=WINDOWS_S["3d"] // HOUR_S + 1))
+
+    def note(self, *, is_good: bool, now_s: float) -> None:
+        for tallies, width_s in ((self.minutes, MINUTE_S), (self.hours, HOUR_S)):
+            index = int(now_s // width_s)
+            if not tallies or tallies[-1].index != index:
+                tallies.append(_Tally(index))
+            tallies[-1].good += is_good
+            tallies[-1].bad += not is_good
+        self.good += is_good
+        self.bad += not is_good
+
+    def since(self, window_s: float, now_s: float) -> tuple[int, int]:
+        """Good and bad of a window that ends now, to the minute or the hour."""
+        tallies, width_s = (self.minutes, MINUTE_S) if window_s <= WINDOWS_S["1h"] else (self.hours, HOUR_S)
+        first = (now_s - window_s) // width_s
+        within = [tally for tally in tallies if tally.index > first]
+        return sum(tally.good for tally in within), sum(tally.bad for tally in within)
+
+    def burn(self, window_s: float, now_s: float) -> float:
+        """How many times as fast as allowed the budget is spent; 1 spends exactly all of it."""
+        good, bad = self.since(window_s, now_s)
+        return bad / (good + bad) / (1 - self.objective) if good + bad else 0.0
+
+
+class SloView(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant, lane and SLO. Attainment and budget are those of the last three days, or since the start."""
+
+    tenant: str
+    lane: str
+    slo: str
+    """ttft or tpot."""
+    target_s: float
+    objective: float
+    """Share of requests that must meet the target."""
+    good: int
+    bad: int
+    """Since the start of the process."""
+    attainment: float | None
+    """Share that met it; null without requests."""
+    budget_left: float
+    """Of the requests that may miss it: 1 is all, 0 none, below 0 overspent."""
+    burn: dict[str, float]
+    """By window: how many times as fast as allowed the budget is spent."""
+
+
+class SloBook:
+    """Counts, by tenant, lane and SLO."""
+
+    def __init__(self, registry: CollectorRegistry, labels: TenantLabels, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._labels = labels
+        self._clock_s = clock_s
+        self._model = ("", "", "")
+        self._policies: Mapping[str, TenantPolicy] = {}
+        self._tracks: dict[Key, _Track] = {}
+        self.outcomes = counter(registry, f.SLO_REQUESTS)
+        self.target = gauge(registry, f.SLO_TARGET)
+        self.objective = gauge(registry, f.SLO_OBJECTIVE)
+        self.attainment = gauge(registry, f.SLO_ATTAINMENT)
+        self.budget = gauge(registry, f.SLO_BUDGET)
+        self.burn = gauge(registry, f.SLO_BURN)
+
+    @property
+    def metrics(self) -> tuple[Counter | Gauge, ...]:
+        """In the order they are shown."""
+        return (self.outcomes, self.target, self.objective, self.attainment, self.budget, self.burn)
+
+    def bind(self, model: str, quantization: str, gpu_type: str) -> None:
+        """Name the model that serves from now on."""
+        self._model = (model, quantization, gpu_type)
+        self.sync(self._policies)
+
+    def sync(self, policies: Mapping[str, TenantPolicy]) -> None:
+        """All tenants' policies now: new targets count from 0, those of removed tenants and tiers are forgotten."""
+        self._policies = policies
+        wanted = {key: target_s for policy in policies.values() for key, target_s in targets_of(policy)}
+        for key in self._tracks.keys() - wanted.keys():
+            del self._tracks[key]
+            self._remove({"tenant": key[0], "lane": key[1], "slo": key[2]})
+        for key, target_s in wanted.items():
+            objective = policies[key[0]].objective_of(key[1])
+            track = self._tracks.setdefault(key, _Track(target_s, objective))
+            track.target_s, track.objective = target_s, objective
+        self.show()
+
+    def show(self) -> None:
+        """Series of tenants that have a label, at 0 from the first. Call it now and then: windows move on."""
+        if not any(self._model):
+            return
+        own, now_s = frozenset(self._labels.own), self._clock_s()
+        for key, track in self._tracks.items():
+            if key[0] in own:
+                self._show(_view(key, track, now_s))
+
+    def forget(self, labels: Iterable[str]) -> None:
+        """Drop the series of tenants that have no label any more."""
+        for label in labels:
+            self._remove({"tenant": label})
+
+    def _remove(self, labels: dict[str, str]) -> None:
+        for metric in self.metrics:
+            metric.remove_by_labels(labels)
+
+    def _show(self, view: SloView) -> None:
+        labels = (view.lane, view.tenant, *self._model, view.slo)
+        for outcome in f.SLO_OUTCOMES:
+            self.outcomes.labels(*labels, outcome)
+        self.target.labels(*labels).set(view.target_s)
+        self.objective.labels(*labels).set(view.objective)
+        self.budget.labels(*labels).set(view.budget_left)
+        if view.attainment is not None:
+            self.attainment.labels(*labels).set(view.attainment)
+        if view.good + view.bad:
+            for window, burn in view.burn.items():
+                self.burn.labels(*labels, window).set(burn)
+
+    def note(self, report: RequestReport) -> dict[Slo, bool]:
+        """Judge and count a settled request; whether it met each SLO it was counted for."""
+        policy = self._policies.get(report.tenant_id)
+        if policy is None:
+            return {}
+        lane = report.lane if report.lane in policy.lanes else FIRST_LANE if policy.default_lane == "auto" else policy.default_lane
+        is_placed = report.lane == lane
+        ttft_s = report.ttft_target_s if is_placed and report.submitted_ns else policy.ttft_s.get(lane)
+        tpot_s = report.tpot_target_s if is_placed and report.submitted_ns else policy.tpot_s.get(lane)
+        judged = judge(report, ttft_s, tpot_s)
+        now_s = self._clock_s()
+        for slo, is_good in judged.items():
+            track = self._tracks.get((report.tenant_id, lane, slo))
+            if track is not None:
+                track.note(is_good=is_good, now_s=now_s)
+            labels = (lane, self._labels.of(report.tenant_id), *self._model, slo)
+            self.outcomes.labels(*labels, "good" if is_good else "bad").inc()
+        return judged
+
+    def views(self, tenant: str | None = None) -> list[SloView]:
+        """Every SLO of every tenant, or of one."""
+        now_s = self._clock_s()
+        return [_view(key, track, now_s) for key, track in sorted(self._tracks.items()) if tenant in (None, key[0])]
+
+
+def targets_of(policy: TenantPolicy) -> Iterator[tuple[Key, float]]:
+    """Each SLO of a tenant with its target (seconds)."""
+    slos: Iterable[tuple[Slo, Mapping[str, float]]] = (("ttft", policy.ttft_s), ("tpot", policy.tpot_s))
+    for slo, targets in slos:
+        for lane, target_s in targets.items():
+            if lane in policy.lanes:
+                yield (policy.tenant_id, lane, slo), target_s
+
+
+def _view(key: Key, track: _Track, now_s: float) -> SloView:
+    good, bad = track.since(WINDOWS_S[BUDGET_WINDOW], now_s)
+    burn = {window: round(track.burn(window_s, now_s), 3) for window, window_s in WINDOWS_S.items()}
+    return SloView(
+        tenant=key[0],
+        lane=key[1],
+        slo=key[2],
+        target_s=track.target_s,
+        objective=track.objective,
+        good=track.good,
+        bad=track.bad,
+        attainment=round(good / (good + bad), 6) if good + bad else None,
+        budget_left=round(1 - track.burn(WINDOWS_S[BUDGET_WINDOW], now_s), 6),
+        burn=burn,
+    )
