@@ -21,6 +21,7 @@ from appliance.domain.system.controller import SystemController
 from appliance.domain.system.health import Health
 from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST_ID_STATE
 from appliance.route_access import refuse_undeclared, routes_of
+from appliance.telemetry.flight.recorder import FlightRecorder
 from appliance.telemetry.hub import Telemetry
 
 
@@ -36,6 +37,7 @@ class Parts:
     max_body_bytes: int
     metrics_need_key: bool
     admin: Router | None = None
+    recorder: FlightRecorder | None = None
 
 
 def create_app(parts: Parts) -> "Envelope":
@@ -46,6 +48,7 @@ def create_app(parts: Parts) -> "Envelope":
         "telemetry": parts.telemetry,
         "directory": parts.directory,
         "explainer": parts.explainer,
+        "recorder": parts.recorder,
         "max_body_bytes": parts.max_body_bytes,
         "metrics_need_key": parts.metrics_need_key,
     }

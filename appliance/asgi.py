@@ -20,7 +20,7 @@ import uvicorn
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from appliance.app import Parts, create_app
+from appliance.app import Parts, create_app, own_version
 from appliance.console import Console, banner
 from appliance.data_lock import only_server_of
 from appliance.db.revision import SchemaError
@@ -29,7 +29,7 @@ from appliance.domain.admission.load_view import load_view_of
 from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
 from appliance.domain.configuration.controller import ConfigurationController
-from appliance.domain.explain.admin import SloController, SlowController, TailController
+from appliance.domain.explain.admin import DumpController, SloController, SlowController, TailController
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
@@ -48,15 +48,17 @@ from appliance.logs import set_up_logs
 from appliance.runtime import Runtime, Watchers
 from appliance.settings import Settings, SettingsError, data_path, engine_config
 from appliance.supervisor import StartFailed, Supervisor
+from appliance.telemetry.flight.recorder import FlightRecorder, Sources
 from appliance.telemetry.hub import Telemetry, TelemetryOptions
 from appliance.terminal import Terminal
 from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
-from engine.wire import Progress, Ready
+from engine.wire import Progress, Ready, TenantPolicy
 
 log = structlog.get_logger(__name__)
 
 ENGINE_COMMAND = (sys.executable, "-m", "engine", "run")
 RUN_FILE = "run.json"
+FLIGHT_FOLDER = "flight"
 SPOOL_FOLDER = "usage-spool"
 SWEEP_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
@@ -93,6 +95,7 @@ class _House:
     admission: Admission
     usage: UsageRecorder
     telemetry: Telemetry
+    recorder: FlightRecorder
     server: uvicorn.Server
 
 
@@ -173,6 +176,16 @@ def _build(
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
+
+    def policies() -> list[TenantPolicy]:
+        return list(control.directory.snapshot.policies.values())
+
+    recorder = FlightRecorder(
+        telemetry,
+        Sources(settings, own_version(), policies, backend.reports),
+        data_path(settings) / FLIGHT_FOLDER,
+    )
+    runtime.on_crash = lambda: recorder.dump_soon("engine lost")
     parts = Parts(
         inference=InferenceService(
             control.directory,
@@ -186,10 +199,11 @@ def _build(
         health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
         telemetry=telemetry,
         directory=control.directory,
+        recorder=recorder,
         explainer=ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants),
         max_body_bytes=settings.max_body_bytes,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
-        admin=admin_router(control, LaneController, ConfigurationController, SlowController, TailController, SloController),
+        admin=admin_router(control, LaneController, ConfigurationController, SlowController, TailController, SloController, DumpController),
     )
     supervisor = Supervisor(engine_command, engine_config(settings), runtime)
     telemetry.host.engine_pid = lambda: supervisor.pid
@@ -197,6 +211,7 @@ def _build(
         runtime=runtime,
         supervisor=supervisor,
         telemetry=telemetry,
+        recorder=recorder,
         backend=backend,
         gate=gate,
         control=control,
@@ -232,6 +247,7 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
             house.server.force_exit = house.server.should_exit = True
         draining.append(asyncio.create_task(_drain(house, 0.0 if draining else settings.shutdown_grace_s)))
 
+    loop.add_signal_handler(signal.SIGUSR1, house.recorder.dump_soon, "signal")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:

@@ -13,7 +13,7 @@ import structlog
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.access.snapshot import AccessSnapshot
-from appliance.domain.admission.gate import Gate
+from appliance.domain.admission.gate import Gate, GateState
 from appliance.domain.inference.backend import Backend, Served
 from appliance.domain.slas.decisions import contract_warnings
 from appliance.errors import Invalid
@@ -68,6 +68,8 @@ class Runtime:
         self._lost = asyncio.Event()
         self.fatal: Fatal | None = None
         """The last engine's last words."""
+        self.on_crash: Callable[[], None] = lambda: None
+        """An engine that had served was lost, and not because we shut down."""
         self.was_ready = False
         """Whether the last engine came to take requests."""
         self._directory = directory
@@ -192,6 +194,8 @@ class Runtime:
         self._backend.serve(None)
         self._telemetry.engine.lose_engine()
         self._watchers.on_load(None)
+        if self.was_ready and self._gate.condition.state is not GateState.DRAINING:
+            self.on_crash()
         self._gate.lose_engine(self.fatal.message if self.fatal else reason)
 
 

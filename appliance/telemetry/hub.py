@@ -69,7 +69,8 @@ class Telemetry:
         registry.register(self.reviewer)
         self.ledger = StepLedger()
         self.archive = RequestArchive()
-        self._floor_ns = 0
+        self.floor_ns = 0
+        """What a step with next to no work takes."""
         self.record_usage: Callable[[RequestReport], None] = lambda report: None
         """Takes each settled request; set by whoever keeps the books."""
         self._exposition = Exposition()
@@ -90,12 +91,12 @@ class Telemetry:
         self.slo.bind(*model)
         self.reviewer.bind(*model)
         self.engine.bind(ready)
-        self._floor_ns = round(ready.step_floor_s * 1e9)
+        self.floor_ns = round(ready.step_floor_s * 1e9)
 
     def recorded(self, report: RequestReport) -> Recorded:
         """What the ledger has of a request's time."""
         records = self.ledger.between(report.submitted_ns, report.ended_ns) if report.submitted_ns else []
-        return Recorded(records, self.ledger.since_ns, self._floor_ns)
+        return Recorded(records, self.ledger.since_ns, self.floor_ns)
 
     def note_step(self, step: StepDone) -> None:
         self.engine.note_load(step.load)

@@ -3,12 +3,13 @@
 from typing import Annotated
 
 import msgspec
-from litestar import Controller, get
+from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
 from appliance.problems import problem_responses
 from appliance.telemetry.explain.review import KEPT_SLOW, Interference, SlowRequest, TailView
+from appliance.telemetry.flight.recorder import FlightRecorder
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.slo import SloView
 
@@ -27,6 +28,28 @@ class TailAnswer(msgspec.Struct, frozen=True):
 
 class SloAnswer(msgspec.Struct, frozen=True):
     slos: list[SloView]
+
+
+class DumpAnswer(msgspec.Struct, frozen=True):
+    """A bundle on the server's disk."""
+
+    file: str
+    steps: int
+    requests: int
+
+
+class DumpController(Controller):
+    """`/api/v1/dump`."""
+
+    path = "/dump"
+    tags = ["Explain"]
+
+    @post(summary="Write the last minute to a file", status_code=200, responses=problem_responses(401, 403, 415))
+    async def dump(self, recorder: NamedDependency[FlightRecorder]) -> DumpAnswer:
+        """For `fairlane explain` and `fairlane trace`. Asked again within 10 s it names the file it has just made, so that it may be an
+        alert's webhook; the body is not read. Ten files are kept."""
+        made = await recorder.dump("asked")
+        return DumpAnswer(str(made.path), made.num_steps, made.num_requests)
 
 
 class SlowController(Controller):

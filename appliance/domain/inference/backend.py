@@ -62,6 +62,10 @@ class Backend:
         job = self._jobs.get(request_id)
         return job.report() if job is not None else None
 
+    def reports(self) -> list[RequestReport]:
+        """Of all requests in its hands, as if they ended now."""
+        return [job.report() for job in self.live_jobs()]
+
     def add(self, job: Job, sequence_ids: list[int]) -> None:
         self._jobs[job.facts.request_id] = job
         self._job_of |= dict.fromkeys(sequence_ids, job)

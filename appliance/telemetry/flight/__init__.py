@@ -1,0 +1,1 @@
+"""The flight recorder: the last minute as one file, to be looked at elsewhere and later."""
