@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.telemetry.explain.answer import Explanation
 from appliance.telemetry.explain.review import FIRST_REQUESTS, KEPT_SLOW, MAX_WAITING, Reviewer
-from appliance.telemetry.requests import Outcome
+from appliance.telemetry.requests import Outcome, RequestReport
 from tests.telemetry.test_explain import STORY_RECORDED, report_of
 
 MS = 1_000_000
@@ -70,7 +71,12 @@ def test_it_explains_by_itself(reviewer: Reviewer) -> None:
 
     async def live() -> None:
         done = asyncio.Event()
-        reviewer.on_explained = lambda report, explanation: (explained.append(explanation.id), done.set())
+
+        def note(report: RequestReport, explanation: Explanation) -> None:
+            explained.append(explanation.id)
+            done.set()
+
+        reviewer.on_explained = note
         task = asyncio.create_task(reviewer.run())
         reviewer.note(report_of(), ["ttft"])
         async with asyncio.timeout(10):

@@ -8,6 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
 from appliance.problems import problem_responses
+from appliance.route_access import READS, WRITES
 from appliance.telemetry.explain.review import KEPT_SLOW, Interference, SlowRequest, TailView
 from appliance.telemetry.flight.recorder import FlightRecorder
 from appliance.telemetry.hub import Telemetry
@@ -44,7 +45,7 @@ class DumpController(Controller):
     path = "/dump"
     tags = ["Explain"]
 
-    @post(summary="Write the last minute to a file", status_code=200, responses=problem_responses(401, 403, 415))
+    @post(opt=WRITES, summary="Write the last minute to a file", status_code=200, responses=problem_responses(401, 403, 415))
     async def dump(self, recorder: NamedDependency[FlightRecorder]) -> DumpAnswer:
         """For `fairlane explain` and `fairlane trace`. Asked again within 10 s it names the file it has just made, so that it may be an
         alert's webhook; the body is not read. Ten files are kept."""
@@ -58,7 +59,7 @@ class SlowController(Controller):
     path = "/slow"
     tags = ["Explain"]
 
-    @get(summary="Requests that missed a target, failed, or were their lane's slowest", responses=problem_responses(401, 403))
+    @get(opt=READS, summary="Requests that missed a target, failed, or were their lane's slowest", responses=problem_responses(401, 403))
     async def list(
         self,
         telemetry: NamedDependency[Telemetry],
@@ -75,7 +76,7 @@ class TailController(Controller):
     path = "/tail"
     tags = ["Explain"]
 
-    @get(summary="What the slowest hundredth is made of, and who costs whom time", responses=problem_responses(401, 403))
+    @get(opt=READS, summary="What the slowest hundredth is made of, and who costs whom time", responses=problem_responses(401, 403))
     async def show(self, telemetry: NamedDependency[Telemetry]) -> TailAnswer:
         """Seconds by part, for each lane and SLO; and seconds that slow requests of one tenant spent on another's work."""
         return TailAnswer(telemetry.reviewer.tails(), telemetry.reviewer.interference())
@@ -87,7 +88,7 @@ class SloController(Controller):
     path = "/slo"
     tags = ["Explain"]
 
-    @get(summary="Objectives: attainment, budget left, burn rate", responses=problem_responses(401, 403))
+    @get(opt=READS, summary="Objectives: attainment, budget left, burn rate", responses=problem_responses(401, 403))
     async def list(self, telemetry: NamedDependency[Telemetry], tenant: FromQuery[str | None] = None) -> SloAnswer:
         """Each tenant's targets by lane, counted against the exact target. Attainment and budget are those of three days."""
         return SloAnswer(telemetry.slo.views(tenant))
