@@ -72,7 +72,7 @@ def test_asked_again_at_once_it_gives_the_same_file_and_later_old_ones_go(record
     async def dump(reason: str) -> Path:
         return (await recorder.dump(reason)).path
 
-    first = asyncio.run(dump("alert"))
+    first = last = asyncio.run(dump("alert"))
     assert asyncio.run(dump("alert")) == first
     for number in range(KEPT_BUNDLES + 2):
         clock.now_ns += 11_000_000_000
