@@ -9,8 +9,9 @@ from appliance.cli.common import SEEN_AT_ONCE, cli_actor, fails_clearly, parse_t
 from appliance.db.base import utc_now
 from appliance.db.state import bump_version
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import KEY_SCOPES
+from appliance.domain.access.principal import KEY_SCOPES, Limits
 from appliance.domain.access.service import check_key_spec, list_keys
+from appliance.domain.slas.decisions import MAX_COUNT
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import Store
@@ -25,6 +26,8 @@ from appliance.domain.tenants.service import (
 )
 from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
 from appliance.domain.tenants.views import key_view, tenant_view
+
+LIMIT = click.IntRange(1, MAX_COUNT)
 
 
 @click.group(epilog=SEEN_AT_ONCE)
@@ -149,6 +152,10 @@ def key() -> None:
 @click.option("--model", "models", multiple=True, help="A model it may use; default: all. Repeatable.")
 @click.option("--lane", "lanes", multiple=True, help="A lane it may ask for; default: the tenant's. Repeatable.")
 @click.option("--expires", metavar="TIME", help="Refused from then on, for example 2030-01-31T12:00:00Z; default: never.")
+@click.option("--rpm", type=LIMIT, help="Requests a minute, beneath the tenant's limit.")
+@click.option("--tpm", type=LIMIT, help="Tokens a minute, likewise.")
+@click.option("--tokens-per-day", type=LIMIT, help="Budget of tokens a day (UTC), likewise.")
+@click.option("--tokens-per-month", type=LIMIT, help="Budget of tokens a month (UTC), likewise.")
 @store_options
 @fails_clearly
 def create_key_command(
@@ -158,6 +165,10 @@ def create_key_command(
     models: tuple[str, ...],
     lanes: tuple[str, ...],
     expires: str | None,
+    rpm: int | None,
+    tpm: int | None,
+    tokens_per_day: int | None,
+    tokens_per_month: int | None,
     **where: str | None,
 ) -> None:
     """Make a key of TENANT and print it on stdout, alone; it is not stored and not shown again.
@@ -165,7 +176,9 @@ def create_key_command(
     \b
     KEY=$(fairlane key create acme --name ci)
     """
-    spec = check_key_spec(name, scopes, models, lanes, parse_time("--expires", expires), utc_now())
+    spec = check_key_spec(
+        name, scopes, models, lanes, parse_time("--expires", expires), utc_now(), Limits(rpm, tpm, tokens_per_day, tokens_per_month)
+    )
 
     async def work(store: Store) -> tuple[ApiKey, str]:
         async with store.database.write() as session:

@@ -168,6 +168,19 @@ async def test_tenants_come_in_pages_and_by_status_and_tier(client):
     assert (await client.get("/tenants", params={"limit": 0})).status_code == 400
 
 
+async def test_keys_come_in_pages_oldest_first(client):
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+    made = [(await ok(await client.post("/tenants/acme/keys", json={"name": f"k{n}"})))["id"] for n in range(5)]
+    seen, after, pages = [], "", 0
+    while after is not None:
+        page = await ok(await client.get("/tenants/acme/keys", params={"limit": 2, "after": after}))
+        seen += [key["id"] for key in page["keys"]]
+        after, pages = page["next"], pages + 1
+    assert (seen, pages) == (made, 3)
+    of_another = (await ok(await client.get("/tenants/default/keys")))["keys"][0]["id"]
+    assert (await client.get("/tenants/acme/keys", params={"after": of_another})).status_code == 404
+
+
 async def test_a_rotated_key_works_for_its_grace_time_and_the_new_one_is_like_it(client, control):
     made = await ok(await client.post("/tenants/default/keys", json={"name": "ci", "rpm": 3, "lanes": ["fast"]}))
     rotated = await ok(await client.post(f"/tenants/default/keys/{made['id']}/rotate", json={"grace_s": 600}))

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from appliance.cli.main import cli
-from appliance.domain.access.principal import Principal, Scope
+from appliance.domain.access.principal import Limits, Principal, Scope
 from appliance.domain.access.snapshot import Admin
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.errors import Unauthenticated
@@ -53,6 +53,12 @@ def test_a_tenant_and_a_key_made_by_the_cli_are_a_principal_of_the_server(fairla
     assert (principal.tenant_id, principal.policy.tier, principal.policy.rpm) == ("acme", "interactive", 60)
     assert (principal.policy.ttft_s, principal.lanes) == ({"fast": 0.25}, {"fast"})
     assert "not shown again" in key.stderr
+
+
+def test_a_key_made_by_the_cli_has_its_own_limits(fairlane, tmp_path):
+    given = ("--rpm", "3", "--tpm", "40", "--tokens-per-day", "500", "--tokens-per-month", "6000")
+    key = fairlane("key", "create", "default", *given).stdout.strip()
+    assert principal_of(tmp_path, key).limits == Limits(3, 40, 500, 6000)
 
 
 def test_a_key_revoked_by_the_cli_is_refused(fairlane, tmp_path):

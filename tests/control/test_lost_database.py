@@ -61,6 +61,9 @@ async def test_a_lost_database_degrades_refuses_writes_with_503_and_no_key_with_
     app = Litestar([admin_router(control)], exception_handlers=EXCEPTION_HANDLERS, logging_config=None)
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
     async with AsyncClient(transport=ASGITransport(app), base_url="http://test", headers=headers) as client:  # pyright: ignore[reportArgumentType]
+        await client.post("/api/v1/admins", json={"name": "alice", "role": "viewer", "password": "a horse, a staple"})
+        login = {"name": "alice", "password": "a horse, a staple"}
+        assert (await client.post("/api/v1/login", json=login)).status_code == 200
         await relay.cut()
         await control.directory.poll()
         assert control.directory.degraded
@@ -68,6 +71,11 @@ async def test_a_lost_database_degrades_refuses_writes_with_503_and_no_key_with_
         refused = await client.post("/api/v1/tenants", json={"slug": "acme"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable"), refused.text
         assert int(refused.headers["retry-after"]) >= 1
+        for lost in (
+            await client.get("/api/v1/me", headers={"Authorization": ""}),  # by the session
+            await client.post("/api/v1/login", json=login),
+        ):
+            assert (lost.status_code, lost.json()["error"]["code"]) == (503, "database_unavailable"), lost.text
 
         await relay.join()
         await control.directory.poll()

@@ -44,6 +44,13 @@ def test_an_override_replaces_its_field_and_null_lifts_a_limit():
     assert changed.weight == standard.weight
 
 
+def test_an_objective_by_lane_is_0_99_where_it_is_left_out():
+    by_lane = policy_of("a", "", "t", Sla(objective={"fast": 0.999}), 0)
+    assert [by_lane.objective_of(lane) for lane in ("fast", "slow", "batch")] == [0.999, 0.99, 0.99]
+    for_all = policy_of("a", "", "t", Sla(objective=0.9), 0)
+    assert [for_all.objective_of(lane) for lane in ("fast", "slow", "batch")] == [0.9, 0.9, 0.9]
+
+
 def test_a_number_is_the_output_cap_of_every_task():
     caps = policy_of("a", "", "t", Sla(output_caps=100), 0).output_caps_tokens
     assert caps == {"extract": 100, "chat": 100, "reason": 100, "other": 100}

@@ -45,6 +45,8 @@ POLICIES: dict[str, dict[str, Any]] = {
         "rpm": 1, "tpm": 1, "tokens_per_day": 1, "max_context_tokens": 2, "output_caps_tokens": {"other": 1}, "queue_ttl_s": 0.05,
         "shadow_mode": True,
     },
+    "batchonly": {"lanes": ("batch",), "default_lane": "batch"},
+    "slowdefault": {"default_lane": "slow"},
     "open": {},
 }  # fmt: skip
 
@@ -178,6 +180,19 @@ def test_max_concurrency(house: House) -> None:
         house.until(lambda: len(house.engine.queued) == 1)
         refused(ask(house, "concurrency"), 429, "rate_limit_exceeded", "concurrency")
         house.set_engine(hold=False)
+
+
+def test_lanes(house: House) -> None:
+    refused(ask(house, "batchonly", service_tier="priority"), 403, "lane_not_allowed")
+    assert ask(house, "batchonly", stream=True).status_code == 200
+    assert house.metric("requests_total", tenant="batchonly", lane="batch", outcome="completed") == 1
+
+
+def test_default_lane(house: House) -> None:
+    for tenant, lane in (("slowdefault", "slow"), ("open", "fast")):
+        before = house.metric("requests_total", tenant=tenant, lane=lane, outcome="completed")
+        assert ask(house, tenant, stream=True).status_code == 200
+        assert house.metric("requests_total", tenant=tenant, lane=lane, outcome="completed") == before + 1
 
 
 def test_a_keys_own_limits_are_beneath_its_tenants(house: House) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
@@ -91,9 +91,12 @@ async def create_key(
     return row, raw_key
 
 
-async def list_keys(session: AsyncSession, tenant_row_id: int) -> list[ApiKey]:
-    """A tenant's keys, revoked ones too, oldest first."""
-    of_tenant = select(ApiKey).where(ApiKey.tenant_id == tenant_row_id).order_by(ApiKey.created_at, ApiKey.id)
+async def list_keys(session: AsyncSession, tenant_row_id: int, *, after: str = "", limit: int | None = None) -> list[ApiKey]:
+    """A tenant's keys, revoked ones too, oldest first; those made after a key. Raises `NotFound` where the tenant has no such key."""
+    of_tenant = select(ApiKey).where(ApiKey.tenant_id == tenant_row_id).order_by(ApiKey.created_at, ApiKey.id).limit(limit)
+    if after:
+        last = await find_key(session, tenant_row_id, after)
+        of_tenant = of_tenant.where(tuple_(ApiKey.created_at, ApiKey.id) > (last.created_at, last.id))
     return list((await session.scalars(of_tenant)).all())
 
 

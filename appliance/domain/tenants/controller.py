@@ -168,11 +168,19 @@ class KeyController(Controller):
         return created
 
     @get(summary="List keys", opt=READS, responses=problem_responses(*GUARDED, 404))
-    async def list(self, slug: FromPath[str], store: Stores) -> KeyList:
-        """A tenant's keys, revoked ones too; of each only the first and last characters."""
+    async def list(
+        self,
+        slug: FromPath[str],
+        store: Stores,
+        after: Annotated[str, QueryParameter(description="keys made after this one (id)", max_length=64)] = "",
+        limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE)] = 100,
+    ) -> KeyList:
+        """A tenant's keys, revoked ones too, a page at a time; of each only the first and last characters."""
         async with store.database.read() as session:
             tenant = (await find_tenant(session, slug)).tenant
-            return KeyList([key_view(row, slug) for row in await list_keys(session, tenant.id)])
+            found = await list_keys(session, tenant.id, after=after, limit=limit + 1)
+            page = [key_view(row, slug) for row in found[:limit]]
+        return KeyList(page, next=page[-1].id if len(found) > limit else None)
 
     @patch("/{key_id:str}", summary="Change a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def update(

@@ -143,7 +143,10 @@ class CreatedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyList(msgspec.Struct, frozen=True):
+    """A page, oldest first; `next` is the `after` of the next page, null on the last one."""
+
     keys: list[KeyView]
+    next: str | None = None
 
 
 def tenant_view(found: TenantWithTier) -> TenantView:
