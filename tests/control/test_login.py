@@ -180,6 +180,13 @@ async def test_a_wrong_name_and_a_wrong_password_are_told_apart_by_nothing(clien
     assert len(verified) == 3 and len({stored.rpartition("$")[0].rpartition("$")[0] for stored in verified}) == 1, "as much work each time"
 
 
+async def test_where_there_is_no_password_none_is_right():
+    passwords = Passwords()
+    passwords._nobodys_hash = await passwords.hash(PASSWORD)
+    assert await passwords.verify(await passwords.hash(PASSWORD), PASSWORD)
+    assert not await passwords.verify(None, PASSWORD)
+
+
 async def test_logins_are_audited_failed_ones_too_and_a_name_that_nobody_has_is_not_kept(client):
     admin_id = await make_admin(client, "alice", "viewer")
     await client.post("/login", json={"name": "alice", "password": "wrong wrong wrong"})

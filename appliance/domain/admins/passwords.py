@@ -1,6 +1,7 @@
 """Password hashing with Argon2id: off the event loop, a few at a time, so that a flood of logins costs no tenant its tail."""
 
 import asyncio
+import secrets
 
 import argon2
 
@@ -20,7 +21,9 @@ class Passwords:
 
     def __init__(self) -> None:
         self._argon2 = argon2.PasswordHasher(time_cost=TIME_COST, memory_cost=MEMORY_KIB, parallelism=1)
-        self._nobodys_hash = self._argon2.hash("of nobody: verified where there is no such administrator, so that both take as long")
+        self._nobodys_hash = self._argon2.hash(
+            secrets.token_hex()
+        )  # verified where there is no such administrator, so that both take as long
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._waiting = 0
 
