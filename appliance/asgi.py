@@ -24,7 +24,7 @@ from appliance.app import Parts, create_app, own_version
 from appliance.console import Console, banner
 from appliance.data_lock import only_server_of
 from appliance.db.revision import SchemaError
-from appliance.domain.admission.gate import Gate
+from appliance.domain.admission.gate import Gate, GateState
 from appliance.domain.admission.load_view import load_view_of
 from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
@@ -37,6 +37,7 @@ from appliance.domain.lanes.decisions import LANES, LaneRules
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
+from appliance.domain.system.state import State, StateMetrics
 from appliance.domain.system.sums import accounting_checks
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
@@ -175,6 +176,16 @@ def _build(
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s, predictor)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
+    telemetry.show(
+        StateMetrics(
+            State(
+                is_ready=lambda: gate.condition.state is GateState.OPEN,
+                num_engine_starts=lambda: runtime.num_starts,
+                is_degraded=lambda: control.directory.degraded,
+                unwritten_s=lambda: usage.unwritten_s,
+            )
+        )
+    )
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
 
     def policies() -> list[TenantPolicy]:

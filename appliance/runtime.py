@@ -66,6 +66,8 @@ class Runtime:
         self.heard_ns = 0
         """The connected engine's last sign of life, `monotonic_ns`."""
         self._lost = asyncio.Event()
+        self.num_starts = 0
+        """Engines that came to take requests."""
         self.fatal: Fatal | None = None
         """The last engine's last words."""
         self.on_crash: Callable[[], None] = lambda: None
@@ -158,6 +160,7 @@ class Runtime:
         gc.collect()
         gc.freeze()  # what lives until shutdown is not looked at again
         self.was_ready = True
+        self.num_starts += 1
         self._gate.open()
         self._directory.capacity_tpm = ready.capacity_tpm
         self._warn_of_contracts()

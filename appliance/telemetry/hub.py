@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from appliance.telemetry.accounting import Accounting
 from appliance.telemetry.device_time import DeviceTime
@@ -64,9 +65,9 @@ class Telemetry:
         self.reviewer = Reviewer(self.recorded, self.tenants.of, time.time)
         self.host = HostMetrics(registry, cards or Nvml(), options.device_hour_price)
         self.accounting = Accounting(registry)
-        registry.register(self.lanes)
-        registry.register(self.device_time)
-        registry.register(self.reviewer)
+        self._registry = registry
+        for collector in (self.lanes, self.device_time, self.reviewer):
+            registry.register(collector)
         self.ledger = StepLedger()
         self.archive = RequestArchive()
         self.floor_ns = 0
@@ -79,9 +80,12 @@ class Telemetry:
         for collector in (*of_tenants, *self.engine.metrics, *self.host.metrics, self.accounting.mismatches):
             self._exposition.add(collector)
         if options.vllm_names:
-            names = VllmNames(self.requests, self.engine)
-            registry.register(names)
-            self._exposition.add(names)
+            self.show(VllmNames(self.requests, self.engine))
+
+    def show(self, collector: Collector) -> None:
+        """Add what another part of the process has to tell."""
+        self._registry.register(collector)
+        self._exposition.add(collector)
 
     def note_ready(self, ready: Ready) -> None:
         model = (ready.card.model_id, ready.card.quantization, ready.device)

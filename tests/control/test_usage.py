@@ -152,11 +152,13 @@ async def test_usage_goes_on_without_the_database_and_is_written_when_it_is_back
     await relay.cut()
     for _ in range(3):
         recorder.note(report())
+        wall.seconds += 30
         assert not await recorder.flush()
+    assert recorder.unwritten_s == 90
     assert len(list((tmp_path / "spool").iterdir())) == 1
     await relay.join()
     recorder.note(report())
-    assert await recorder.flush()
+    assert await recorder.flush() and recorder.unwritten_s == 0
     assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(5, 50, 25)]
     assert list((tmp_path / "spool").iterdir()) == []
     await control.close()

@@ -224,3 +224,5 @@ def test_lanes_show_their_newest_times_and_no_sum_is_out(client: httpx.Client, a
     assert metric(client, "accounting_mismatch_total") == 0
     assert metric(client, "device_seconds_total", tenant="default") > 0
     assert metric(client, "process_cpu_seconds_total", process="engine") > 1
+    assert [metric(client, name) for name in ("ready", "engine_starts_total", "database_degraded")] == [1, 1, 0]
+    until(lambda: metric(client, "usage_unwritten_seconds") < 2)

@@ -40,6 +40,7 @@ class UsageRecorder:
         self._rows: dict[UsageKey, Counts] = {}
         self.num_noted = 0
         """Requests counted since the start."""
+        self._behind_since_s: float | None = None
         self._spool = Spool(folder, self._writer)
         self._flushing = asyncio.Lock()
         self._pruned_s = 0.0
@@ -49,21 +50,35 @@ class UsageRecorder:
         if not report.tenant_id:
             return
         self.num_noted += 1
+        if self._behind_since_s is None:
+            self._behind_since_s = self._wall_s()
         key, counts = entry_of(report, self._model(), self._wall_s())
         self._rows.setdefault(key, Counts()).add(counts)
         if len(self._rows) >= MAX_ROWS:
             self._spool.append(self._take())
 
+    @property
+    def unwritten_s(self) -> float:
+        """Age of the oldest usage that is not in the database."""
+        return 0.0 if self._behind_since_s is None else max(0.0, self._wall_s() - self._behind_since_s)
+
     async def flush(self) -> bool:
         """Write what was counted since the last time, and what is spooled. False where the database does not answer."""
         async with self._flushing:
-            if not self._rows and self._spool.is_empty:
-                return True
-            if self._rows and self._spool.is_empty and await self._write_rows():
-                return True
-            if self._rows:
-                self._spool.append(self._take())
-            return await self._replay(self._spool.path)
+            began_s = self._wall_s()
+            is_written = await self._flush()
+            if is_written:  # what came meanwhile is as old as this flush at most
+                self._behind_since_s = began_s if self._rows else None
+            return is_written
+
+    async def _flush(self) -> bool:
+        if not self._rows and self._spool.is_empty:
+            return True
+        if self._rows and self._spool.is_empty and await self._write_rows():
+            return True
+        if self._rows:
+            self._spool.append(self._take())
+        return await self._replay(self._spool.path)
 
     async def recover(self) -> None:
         """Write what processes before this one left in the spool. Call it before anything is counted."""
