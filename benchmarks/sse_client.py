@@ -60,10 +60,9 @@ class Connection:
         Raises:
             BadResponse: any status but 200, or the stream ended early. The connection is closed then.
         """
-        content = json.dumps(body).encode()
         finished, headers = False, b""
         try:
-            reader, headers = await self._request(self._head(len(content)) + content)
+            reader, headers = await self._request(self.raw_request(body))
             if not headers.startswith(b"HTTP/1.1 200"):
                 raise BadResponse(f"{headers.split(b'\r\n')[0].decode()}: {(await _read_some(reader)).decode(errors='replace')}")
             pending = b""
@@ -84,6 +83,11 @@ class Connection:
         finally:
             if not finished or b"connection: close" in headers.lower():
                 self.close()
+
+    def raw_request(self, body: dict[str, object]) -> bytes:
+        """What goes over the wire for a completion."""
+        content = json.dumps(body).encode()
+        return self._head(len(content)) + content
 
     def _head(self, content_bytes: int) -> bytes:
         host, port = self._endpoint.address
