@@ -3,6 +3,7 @@
 # make check     format, lint, types, import rules, and the project's own rules
 # make fmt       format and sort imports
 # make bench     measure this server beside vLLM and llama.cpp, where they are installed (see benchmarks/README.md)
+# make bench-tail  measure what tenants do to each other's tails (BENCH_FLAGS="--quick straggler"; see benchmarks/README.md)
 # make gpu-compile  compile the GPU kernels and whole steps for cards that are not here; writes var/gpu-compile.json
 # make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card
 # make lock      make the lock files anew after a change of pyproject.toml (needs uv)
@@ -23,7 +24,7 @@ NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt bench gpu-compile gpu-bench lock
+.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench lock
 
 # a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
 ifneq ($(wildcard $(VENV)/.stamp-venv),)
@@ -54,6 +55,9 @@ fmt: $(VENV)/.stamp-dev
 
 bench: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m benchmarks.peers $(BENCH_FLAGS)
+
+bench-tail: $(VENV)/.stamp-dev
+	$(VENV_PYTHON) -m benchmarks.tail $(BENCH_FLAGS)
 
 gpu-compile: .venv-gpu/.stamp
 	.venv-gpu/bin/python -W ignore -m tools.gpu_compile $(GPU_COMPILE_FLAGS)

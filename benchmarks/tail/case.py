@@ -25,7 +25,8 @@ class Stream:
     tier: str
     arrivals: tuple[Arrival, ...]
     leaves: float = 0.0
-    """So large a part of its clients hangs up, at a random moment of the request's first two seconds."""
+    """So large a part of its clients hangs up, at a random moment before `leave_within_s`."""
+    leave_within_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

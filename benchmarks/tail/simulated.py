@@ -164,15 +164,20 @@ def run_sweep(setup: Setup, show: Show) -> list[Point]:
     points: list[Point] = []
     for index, (users, prompt) in enumerate((users, prompt) for users in USERS for prompt in PROMPTS):
         show(f"{users} users, {prompt} tokens", index / (len(USERS) * len(PROMPTS)))
-        rows = in_order(
-            TraceRow(turn * USER_EVERY_S + USER_EVERY_S * user / users, f"user{user:02}", prompt, USER_OUTPUT_TOKENS)
-            for user in range(users)
-            for turn in range(round(setup.seconds(SWEEP_S) / USER_EVERY_S))
-        )
-        figures = study_of(rows, {}).run(Shape())
-        numbers = {"users": float(users), "prompt_tokens": float(prompt), "attainment": figures.total.attainment}
-        points.append(Point(name=f"{users} x {prompt}", numbers=numbers | {"ttft_p99_ms": figures.total.ttft.p99_ms}))
+        points.append(sweep_point(users, prompt, setup.seconds(SWEEP_S)))
     return points
+
+
+def sweep_point(users: int, prompt_tokens: int, duration_s: float) -> Point:
+    """So many users, each of whom asks every ten seconds."""
+    rows = in_order(
+        TraceRow(turn * USER_EVERY_S + USER_EVERY_S * user / users, f"user{user:02}", prompt_tokens, USER_OUTPUT_TOKENS)
+        for user in range(users)
+        for turn in range(round(duration_s / USER_EVERY_S))
+    )
+    total = study_of(rows, {}).run(Shape()).total
+    numbers = {"users": float(users), "prompt_tokens": float(prompt_tokens), "attainment": total.attainment}
+    return Point(name=f"{users} x {prompt_tokens}", numbers=numbers | {"ttft_p99_ms": total.ttft.p99_ms})
 
 
 SIMULATED = (

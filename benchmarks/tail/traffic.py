@@ -18,8 +18,8 @@ DRAIN_S = 30.0
 """What has not ended so long after the last request was sent counts as failed."""
 RETRY_S = 0.1
 """A closed loop that was refused waits so long."""
-LEAVE_WITHIN_S = 2.0
 SLOW_READ_BYTES = 256
+STATUS_OK = b"HTTP/1.1 200"
 SMALL_BUFFER_BYTES = 4096
 """Of a slow reader's socket: else the kernel would read ahead for it."""
 
@@ -74,7 +74,7 @@ class Traffic:
         for arrival, request in zip(source.arrivals, requests, strict=True):
             scheduled_s = self.begin_s + arrival.at_s
             await asyncio.sleep(max(0.0, scheduled_s - time.perf_counter()))
-            leaves_after_s = self._rng.uniform(0.0, LEAVE_WITHIN_S) if self._rng.random() < source.leaves else None
+            leaves_after_s = self._rng.uniform(0.0, source.leave_within_s) if self._rng.random() < source.leaves else None
             tasks.append(asyncio.create_task(self._one(source.tenant, request, scheduled_s, leaves_after_s)))
         if tasks:
             await asyncio.wait(tasks, timeout=DRAIN_S)
@@ -126,20 +126,20 @@ class Traffic:
 
 
 async def read_slowly(endpoint: Endpoint, request: Request, bytes_per_s: int) -> bool:
-    """Whether the stream came to its own end: false where the server broke it off."""
+    """Whether the stream came to its own end: false where the server refused it or broke it off."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
     raw.setblocking(False)
     loop = asyncio.get_running_loop()
-    last = b""
+    first, last = b"", b""
     with contextlib.closing(raw):
         try:
             await loop.sock_connect(raw, endpoint.address)
             await loop.sock_sendall(raw, Connection(endpoint).raw_request(request.body(endpoint.model)))
             while part := await loop.sock_recv(raw, SLOW_READ_BYTES):
-                last = (last + part)[-64:]
-                if b"[DONE]" in last:
-                    return True
+                first, last = first or part, (last + part)[-64:]
+                if b"[DONE]" in last or not first.startswith(STATUS_OK):
+                    return first.startswith(STATUS_OK)
                 await asyncio.sleep(SLOW_READ_BYTES / bytes_per_s)
         except OSError:
             return False

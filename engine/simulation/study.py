@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from engine.errors import ConfigError
 from engine.scheduling.limits import Limits, limits_of
 from engine.scheduling.scheduler import Scheduler
@@ -91,7 +93,8 @@ class Study:
         count = min(CAPACITY_REQUESTS, len(self.rows))
         sample = [self.rows[index * len(self.rows) // count] for index in range(count)]
         limits, ended_ns = self.limits(), list[int]()
-        policies = self._policies(shape, limits)
+        # nobody may give up waiting: it would count as done
+        policies = {name: msgspec.structs.replace(each, queue_ttl_s=None) for name, each in self._policies(shape, limits).items()}
         scheduler = Scheduler(limits, model=StepModel(self.machine.times))
         scheduler.set_policies(policies.values())
         simulator = Simulator(

@@ -1,5 +1,6 @@
 """`fairlane simulate` as people run it, and the numbers it gives."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -66,6 +67,13 @@ def test_more_load_means_less_attainment_and_capacity_is_what_a_backlog_gets():
     assert light.total.attainment > heavy.total.attainment
     assert heavy.total.requests / heavy.virtual_s == pytest.approx(capacity_rps, rel=0.35)
     assert heavy.total.requests / heavy.virtual_s < 1.1 * capacity_rps
+
+
+def test_capacity_does_not_count_who_gave_up_waiting():
+    rows = list(synthetic_rows(TWINS["arena27"], 200, 0))
+    impatient = msgspec.structs.replace(POLICY, queue_ttl_s=1.0)
+    study = study_of(rows)
+    assert dataclasses.replace(study, base_policy=impatient).capacity_rps(Shape()) == study.capacity_rps(Shape())
 
 
 def test_attainment_counts_requests_within_both_targets_and_tails_are_in_milliseconds():

@@ -13,7 +13,7 @@ def mix(_setup: Setup) -> tuple[tuple[int, int], ...]:
 
 
 def cases(setup: Setup) -> Sequence[Case]:
-    duration_s = setup.seconds(45)
+    duration_s = setup.seconds(40)
     arrivals = poisson(LOAD * setup.capacity_rps, duration_s, *SIZE, seed=5)
     return [
         Case(name=name, sources=(Stream(tenant="crowd", tier="interactive", arrivals=arrivals, leaves=leaves),), duration_s=duration_s)

@@ -9,7 +9,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 70, 32
 
 
 def cases(setup: Setup) -> Sequence[Case]:
-    duration_s = setup.seconds(60)
+    duration_s = setup.seconds(40)
     quiet = Stream(tenant="quiet", tier="standard", arrivals=poisson(QUIET_PER_S, duration_s, PROMPT_TOKENS, OUTPUT_TOKENS, seed=1))
     flood = Stream(tenant="flood", tier="standard", arrivals=poisson(TIMES * QUIET_PER_S, duration_s, PROMPT_TOKENS, OUTPUT_TOKENS, seed=2))
     return [

@@ -14,7 +14,7 @@ def mix(_setup: Setup) -> tuple[tuple[int, int], ...]:
 
 
 def cases(setup: Setup) -> Sequence[Case]:
-    duration_s, rate = setup.seconds(40), setup.capacity_rps
+    duration_s, rate = setup.seconds(30), setup.capacity_rps
     steady = Stream(tenant="steady", tier="interactive", arrivals=poisson(CONFORMANT * rate, duration_s, *SIZE, seed=3))
     return [
         Case(

@@ -28,7 +28,7 @@ class Trace:
     file: str
     num_tenants: int = 0
     length_divisor: float = 1.0
-    duration_s: float = 75.0
+    duration_s: float = 60.0
     """Of one load."""
 
 

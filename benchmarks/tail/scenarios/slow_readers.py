@@ -8,7 +8,7 @@ READERS, BYTES_PER_S = 16, 1024
 
 
 def cases(setup: Setup) -> Sequence[Case]:
-    duration_s = setup.seconds(60)
+    duration_s = setup.seconds(40)
     quiet = Stream(tenant="quiet", tier="interactive", arrivals=every(0.5, duration_s, 70, 32))
     readers = Flight(tenant="slow", tier="standard", in_flight=READERS, sizes=((70, 1500),), read_bytes_per_s=BYTES_PER_S)
     return [

@@ -6,7 +6,7 @@ from benchmarks.tail.case import Case, Figure, Flight, Results, Scenario, Setup,
 
 
 def cases(setup: Setup) -> Sequence[Case]:
-    duration_s = setup.seconds(60)
+    duration_s = setup.seconds(40)
     short = Stream(tenant="short", tier="interactive", arrivals=every(0.5, duration_s, 70, 10))
     long = Flight(tenant="long", tier="standard", in_flight=8, sizes=((70, 2000),))
     return [
