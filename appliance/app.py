@@ -13,6 +13,7 @@ from litestar.types import Message, Receive, Scope, Send
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.explain.controller import ExplainController
+from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.controller import RECEIVED_STATE, InferenceController
 from appliance.domain.inference.service import InferenceService
@@ -38,6 +39,8 @@ class Parts:
     metrics_need_key: bool
     admin: Router | None = None
     recorder: FlightRecorder | None = None
+    debug: Router | None = None
+    pages: DebugPages | None = None
 
 
 def create_app(parts: Parts) -> "Envelope":
@@ -49,11 +52,12 @@ def create_app(parts: Parts) -> "Envelope":
         "directory": parts.directory,
         "explainer": parts.explainer,
         "recorder": parts.recorder,
+        "pages": parts.pages,
         "max_body_bytes": parts.max_body_bytes,
         "metrics_need_key": parts.metrics_need_key,
     }
     app = Litestar(
-        [InferenceController, ExplainController, SystemController, *([parts.admin] if parts.admin else [])],
+        [InferenceController, ExplainController, SystemController, *(router for router in (parts.admin, parts.debug) if router)],
         dependencies={name: _provide(value) for name, value in provided.items()},
         guards=[refuse_undeclared],
         exception_handlers=EXCEPTION_HANDLERS,

@@ -30,6 +30,8 @@ from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
 from appliance.domain.configuration.controller import ConfigurationController
 from appliance.domain.explain.admin import DumpController, SloController, SlowController, TailController
+from appliance.domain.explain.debug import DebugController
+from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
@@ -40,7 +42,7 @@ from appliance.domain.system.lanes import LaneController
 from appliance.domain.system.state import State, StateMetrics
 from appliance.domain.system.sums import accounting_checks
 from appliance.domain.tenants.bootstrap import Control, open_control
-from appliance.domain.tenants.routes import admin_router
+from appliance.domain.tenants.routes import admin_router, guarded_router
 from appliance.domain.usage.recorder import UsageRecorder
 from appliance.domain.usage.service import read_spent
 from appliance.errors import ApplianceError, Unavailable
@@ -211,6 +213,8 @@ def _build(
         telemetry=telemetry,
         directory=control.directory,
         recorder=recorder,
+        debug=guarded_router(control, DebugController),
+        pages=DebugPages(telemetry, backend.reports),
         explainer=ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants),
         max_body_bytes=settings.max_body_bytes,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),

@@ -29,6 +29,9 @@ class StepLedger:
         """Oldest first."""
         return iter(self._records)
 
+    def newest_first(self) -> Iterator[StepRecord]:
+        return reversed(self._records)
+
     @property
     def since_ns(self) -> int:
         """Steps before this time are forgotten; 0 while none is."""

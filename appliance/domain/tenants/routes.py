@@ -46,3 +46,12 @@ def admin_router(control: Control, *more: type[Controller]) -> Router:
         },
         security=[{"bearer": []}],
     )
+
+
+def guarded_router(control: Control, *controllers: type[Controller]) -> Router:
+    """Routes outside `/api/v1` behind the same guard."""
+
+    async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
+        await control.gatekeeper.guard(connection, handler)
+
+    return Router("/", route_handlers=list(controllers), guards=[guard], security=[{"bearer": []}])
