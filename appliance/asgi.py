@@ -36,6 +36,7 @@ from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LANES, LaneRules
+from appliance.domain.peers.registry import Peers
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
@@ -49,7 +50,7 @@ from appliance.errors import ApplianceError, Unavailable
 from appliance.listening import PortTaken, listen, server_config, url_of
 from appliance.logs import set_up_logs
 from appliance.runtime import Runtime, Watchers
-from appliance.settings import Settings, SettingsError, data_path, engine_config
+from appliance.settings import Settings, SettingsError, data_path, engine_config, sqlalchemy_url
 from appliance.supervisor import StartFailed, Supervisor
 from appliance.telemetry.flight.recorder import FlightRecorder, Sources
 from appliance.telemetry.hub import Telemetry, TelemetryOptions
@@ -97,6 +98,8 @@ class _House:
     control: Control
     admission: Admission
     usage: UsageRecorder
+    peers: Peers | None
+    """Others that may serve from this database; SQLite is one process's."""
     telemetry: Telemetry
     recorder: FlightRecorder
     server: uvicorn.Server
@@ -188,6 +191,7 @@ def _build(
             )
         )
     )
+    peers = Peers(control.store.database, admission.restore)
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
 
     def policies() -> list[TenantPolicy]:
@@ -208,6 +212,7 @@ def _build(
             clocks,
             random.Random(),
             LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens),
+            share=lambda: peers.share,
         ),
         health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
         telemetry=telemetry,
@@ -232,6 +237,7 @@ def _build(
         control=control,
         admission=admission,
         usage=usage,
+        peers=peers if sqlalchemy_url(settings).startswith("postgresql") else None,
         server=_Server(server_config(create_app(parts), settings.write_deadline_s, settings.trusted_proxies)),
     )
 
@@ -242,6 +248,8 @@ async def _open_books(house: _House) -> None:
     now = datetime.now(UTC)
     async with house.control.store.database.read() as session:
         house.admission.restore(await read_spent(session, "tenant", now), await read_spent(session, "key_id", now))
+    if house.peers is not None:
+        await house.peers.join()
 
 
 async def _run(settings: Settings, house: _House, sock: socket.socket, failed: asyncio.Future[None]) -> None:
@@ -254,6 +262,8 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
         asyncio.create_task(coroutine)
         for coroutine in (house.usage.run(), house.telemetry.host.watch_loop(), house.telemetry.reviewer.run(), _look(house.telemetry))
     ]
+    if house.peers is not None:
+        helpers.append(asyncio.create_task(house.peers.run()))
     draining: list[asyncio.Task[None]] = []
 
     def on_signal() -> None:
@@ -274,6 +284,8 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
             task.cancel()
         await asyncio.wait([supervising, *helpers, *draining])
         await house.usage.flush()
+        if house.peers is not None:
+            await house.peers.leave()
     for ended in (failed, supervising):
         if ended.done() and not ended.cancelled() and (error := ended.exception()):
             raise error

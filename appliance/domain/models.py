@@ -5,6 +5,7 @@ from appliance.db.state import InstallationState
 from appliance.domain.access.models import ApiKey
 from appliance.domain.admins.models import AdminSession, AdminToken, AdminUser
 from appliance.domain.audit.models import AuditEvent
+from appliance.domain.peers.models import ServingProcess
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.usage.models import UsageHour, UsageMinute, UsageWriter
@@ -21,4 +22,5 @@ MODELS: tuple[type[Base], ...] = (
     AdminUser,
     AdminSession,
     AdminToken,
+    ServingProcess,
 )

@@ -121,6 +121,8 @@ def _over_requests(standing: Standing) -> Reject | None:
     limit = standing.limits.rpm
     if limit is None or standing.requests + 1 <= limit:
         return None
+    if limit == 0:
+        return _no_part("rate_requests", standing)
     wait_s = (standing.requests + 1 - limit) * MINUTE_S / limit
     return Reject("rate_requests", f"{standing.owner} is at its limit of {limit} requests a minute", wait_s, own_limit=True)
 
@@ -128,6 +130,8 @@ def _over_requests(standing: Standing) -> Reject | None:
 def _over_tokens(standing: Standing, tokens: int) -> Reject | None:
     """A request larger than a whole minute's allowance enters when nothing is in use, and the next ones wait until it is paid off."""
     limit = standing.limits.tpm
+    if limit == 0:
+        return _no_part("rate_tokens", standing)
     room = max(limit or 0, tokens)
     if limit is None or standing.tokens + tokens <= room:
         return None
@@ -135,6 +139,13 @@ def _over_tokens(standing: Standing, tokens: int) -> Reject | None:
     in_use = math.ceil(standing.tokens)
     message = f"{standing.owner} is at its limit of {limit} tokens a minute: {in_use} are in use, this request may use {tokens}"
     return Reject("rate_tokens", message, wait_s, own_limit=True)
+
+
+def _no_part(reason: str, standing: Standing) -> Reject:
+    """Several processes share the limit, and none of it falls to this one (`peers`)."""
+    return Reject(
+        reason, f"no part of {standing.owner}'s limit falls to this process now: try again shortly", RETRY_AFTER_S, own_limit=True
+    )
 
 
 def rate_headers(standings: Sequence[Standing]) -> dict[str, str]:
@@ -146,7 +157,7 @@ def rate_headers(standings: Sequence[Standing]) -> dict[str, str]:
             limit, used = min(limited, key=lambda pair: pair[0] - pair[1])
             headers[f"x-ratelimit-limit-{kind}"] = str(limit)
             headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(limit - used)))
-            headers[f"x-ratelimit-reset-{kind}"] = duration(used * MINUTE_S / limit)
+            headers[f"x-ratelimit-reset-{kind}"] = duration(used * MINUTE_S / max(1, limit))
     return headers
 
 

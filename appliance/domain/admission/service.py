@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from appliance.domain.access.principal import Limits, Principal
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, own_limit
 from appliance.domain.admission.gate import Gate
-from appliance.domain.admission.meters import Account, Spent, blend
+from appliance.domain.admission.meters import Account, blend
 from appliance.domain.admission.prediction import Ask, Predictor
 from appliance.errors import OverBudget, OverOwnLimit, Unavailable
 from engine.wire import TenantPolicy
@@ -88,11 +88,13 @@ class Admission:
         return self._tenants[tenant_id].spent.today if tenant_id in self._tenants else 0
 
     def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]]) -> None:
-        """Tokens used before this process began: of this day and this month, by tenant and by key."""
+        """Tokens that all processes have used of this day and this month, by tenant and by key; what we know beyond that stays."""
         now = datetime.fromtimestamp(self._wall_s(), UTC)
         for account_of, spent in ((self._tenant_account, tenants), (self._key_account, keys)):
             for owner_id, (today, this_month) in spent.items():
-                account_of(owner_id).spent = Spent((now.year, now.month, now.day), today, this_month)
+                known = account_of(owner_id).spent
+                known.turn(now)
+                known.today, known.this_month = max(known.today, today), max(known.this_month, this_month)
 
     def standings(self, principal: Principal) -> list[Standing]:
         """How the caller's tenant and key stand under their limits."""

@@ -23,6 +23,7 @@ from appliance.domain.inference.output_caps import cap_of, task_of
 from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
 from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
 from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane
+from appliance.domain.peers.decisions import WHOLE, Share, with_share
 from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
 from appliance.problems import problem_of
 from appliance.telemetry.hub import Telemetry
@@ -71,6 +72,7 @@ class InferenceService:
         clocks: Clocks,
         rng: random.Random,
         lane_rules: LaneRules = LaneRules(),  # noqa: B008 (frozen)
+        share: Callable[[], Share] = lambda: WHOLE,
     ) -> None:
         self._directory = directory
         self._admission = admission
@@ -78,6 +80,7 @@ class InferenceService:
         self._telemetry = telemetry
         self._clocks = clocks
         self._rng = rng
+        self._share = share
         self._lane_rules = lane_rules
 
     async def open(self, call: Call, route: AnyRoute) -> Exchange:
@@ -91,7 +94,7 @@ class InferenceService:
         proposal: Proposal | None = None
         read_ns = tokenized_ns = 0
         try:
-            principal = self._directory.authenticate(call.raw_key, call.tenant_header)
+            principal = with_share(self._directory.authenticate(call.raw_key, call.tenant_header), self._share())
             self._admission.gate.require_open()
             served = self._backend.require()
             content = await call.read_body()

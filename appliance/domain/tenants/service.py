@@ -9,9 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.database import Database
 from appliance.db.state import bump_version, read_version
-from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import Limits, Scope
-from appliance.domain.access.snapshot import AccessSnapshot, KeyRecord
+from appliance.domain.access.snapshot import AccessSnapshot
 from appliance.domain.admins.token_service import load_admin_tokens
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, policy_of, sla_with
@@ -19,6 +17,7 @@ from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import find_tier, list_tiers, sla_of
 from appliance.domain.tenants.decisions import check_name, check_slug
 from appliance.domain.tenants.models import Tenant
+from appliance.domain.tenants.snapshot_cache import SnapshotCache
 from appliance.errors import Conflict, EditConflict, NotFound
 from engine.wire import TenantPolicy
 
@@ -159,6 +158,7 @@ class DatabaseSource:
         self._database = database
         self._pepper = pepper
         self._admin_digest = admin_digest
+        self._cache = SnapshotCache()
 
     async def version(self) -> int:
         async with self._database.read() as session:
@@ -168,31 +168,15 @@ class DatabaseSource:
         """The version is read first: a write in between makes the next poll load again, never go unseen."""
         async with self._database.read() as session:
             version = await read_version(session)
-            tenants = await list_tenants(session)
-            slugs = {found.tenant.id: found.tenant.slug for found in tenants}
-            rows = await session.scalars(select(ApiKey))
+            tenants = await self._cache.tenants(session)
+            keys = await self._cache.keys(session, tenants)
             admin_tokens = await load_admin_tokens(session)
-            keys = {row.digest: _key_record(row, slugs[row.tenant_id]) for row in rows if row.tenant_id in slugs}
         return AccessSnapshot(
             version=version,
             pepper=self._pepper,
             keys=keys,
-            policies={found.tenant.slug: found.policy for found in tenants},
-            suspended=frozenset(found.tenant.slug for found in tenants if found.tenant.status == SUSPENDED),
+            policies={tenant.slug: tenant.policy for tenant in tenants.values()},
+            suspended=frozenset(tenant.slug for tenant in tenants.values() if tenant.status == SUSPENDED),
             admin_digest=self._admin_digest,
             admin_tokens=admin_tokens,
         )
-
-
-def _key_record(row: ApiKey, slug: str) -> KeyRecord:
-    return KeyRecord(
-        key_id=row.id,
-        tenant_id=slug,
-        scopes=frozenset(Scope(scope) for scope in row.scopes),
-        models=frozenset(row.models),
-        lanes=frozenset(row.lanes),
-        expires_at_s=row.expires_at.timestamp() if row.expires_at else None,
-        grace_until_s=row.grace_until.timestamp() if row.grace_until else None,
-        disabled=row.disabled_at is not None,
-        limits=Limits(row.rpm, row.tpm, row.tokens_per_day, row.tokens_per_month),
-    )
