@@ -1,14 +1,14 @@
 """Several serving processes on one database: their shares of a limit never add up to more than it, whoever comes and goes."""
 
+import itertools
 from dataclasses import dataclass, field
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.domain.access.principal import Limits, Principal, Scope
 from appliance.domain.peers.decisions import WHOLE, Member, Share, decide_share, with_share
-from appliance.domain.peers.registry import EXPIRY_S, Peers
+from appliance.domain.peers.registry import EXPIRY_BEATS, Peers
 from appliance.domain.tenants.bootstrap import Control
 from engine.wire import TenantPolicy
 
@@ -32,13 +32,15 @@ def beat(table: dict[str, Member], processes: dict[str, Process], name: str) -> 
     own.knows = max(member.joined for member in table.values())
 
 
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from("jbbbl"), st.sampled_from("abcde")), max_size=80))
 def test_shares_never_add_up_to_more_than_a_limit_while_processes_join_beat_and_leave(steps: list[tuple[str, str]]) -> None:
     table: dict[str, Member] = {}
     processes: dict[str, Process] = {}
+    joined = itertools.count(1)
     for what, name in steps:
         if what == "j" and name not in table:
-            table[name] = Member(name, max((member.joined for member in table.values()), default=0) + 1, 0, 0)
+            table[name] = Member(name, next(joined), 0, 0)
             processes[name] = Process()
             beat(table, processes, name)
         elif what == "b" and name in table:
@@ -69,23 +71,10 @@ def test_every_ceiling_of_tenant_and_key_is_divided_and_budgets_are_not() -> Non
     assert {(p.policy.tokens_per_day, p.policy.max_context_tokens) for p in parts} == {(9, 99)}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 async def test_a_newcomer_gets_its_part_when_the_others_made_room_and_the_dead_ones_share_comes_back(
-    control: Control, clock: Clock
+    control: Control,
 ) -> None:
-    first, second = (Peers(control.store.database, lambda *_: None, clock) for _ in range(2))
+    first, second = (Peers(control.store.database, lambda *_: None) for _ in range(2))
     await first.join()
     assert first.share == WHOLE
     await second.join()
@@ -94,8 +83,7 @@ async def test_a_newcomer_gets_its_part_when_the_others_made_room_and_the_dead_o
         await first.beat()
         await second.beat()
     assert (first.share.of(11), second.share.of(11)) == (6, 5)
-    for _ in range(4):  # the second one says nothing more
-        clock.seconds += EXPIRY_S / 3
+    for _ in range(EXPIRY_BEATS + 2):  # the second one says nothing more
         await first.beat()
     assert first.share.of(11) == 11
     await second.beat()  # it was only asleep: it is a newcomer again
@@ -105,9 +93,9 @@ async def test_a_newcomer_gets_its_part_when_the_others_made_room_and_the_dead_o
     assert first.share == WHOLE
 
 
-async def test_what_all_processes_have_used_of_a_budget_is_told_to_each(control: Control, clock: Clock) -> None:
+async def test_what_all_processes_have_used_of_a_budget_is_told_to_each(control: Control) -> None:
     told: list[dict[str, tuple[int, int]]] = []
-    peers = [Peers(control.store.database, lambda tenants, _keys: told.append(tenants), clock) for _ in range(2)]
+    peers = [Peers(control.store.database, lambda tenants, _keys: told.append(tenants)) for _ in range(2)]
     for each in peers:
         await each.join()
     for _ in range(3):

@@ -56,4 +56,4 @@ async def test_a_reloaded_snapshot_is_the_one_that_is_read_from_nothing(control:
             fresh = await DatabaseSource(control.store.database, control.store.pepper, control.directory.snapshot.admin_digest).load()
             assert control.directory.snapshot == fresh
             assert list(fresh.policies) == sorted(fresh.policies)
-    assert len(slugs) > 5 and keys
+    assert len(slugs) > 3

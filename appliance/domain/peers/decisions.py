@@ -1,8 +1,8 @@
 """How limits are divided between serving processes. Pure.
 
 Each process holds an even share of every limit, so that all shares together are the limit and never more, also while members
-come and go: a newcomer holds nothing until every other one has seen it and made room; whoever has gone is counted until its
-silence has lasted `EXPIRY_S` by the observer's own clock.
+come and go: a newcomer holds nothing until every other one has seen it and made room; whoever has gone is counted until it has
+been silent over `EXPIRY_BEATS` of the observer's own beats.
 """
 
 from collections.abc import Collection, Sequence

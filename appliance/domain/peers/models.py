@@ -13,7 +13,7 @@ class ServingProcess(Base):
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     joined: Mapped[int] = mapped_column(Integer)
-    """Number in the order of joining; never used twice while a later one lives."""
+    """Number in the order of joining, never used twice."""
     beats: Mapped[int] = mapped_column(BigInteger, default=0)
     knows: Mapped[int] = mapped_column(Integer, default=0)
     """The newest member it divides limits by."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from appliance.errors import Unavailable
 log = structlog.get_logger(__name__)
 
 BEAT_EVERY_S = 1.0
-EXPIRY_S = 6.0
-"""A member whose beats stand still for so long is dead, and its share goes to the others."""
+EXPIRY_BEATS = 6
+"""A member whose beats stand still over so many of ours is dead, and its share goes to the others. Our beats are counted, not
+seconds: where this process was paused, it has not looked, and must not take the others for dead."""
 SPENT_EVERY_BEATS = 3
 
 type Spent = dict[str, tuple[int, int]]
@@ -29,19 +29,16 @@ type Spent = dict[str, tuple[int, int]]
 @dataclass(slots=True)
 class _Seen:
     beats: int
-    since_s: float
+    silent_looks: int = 0
 
 
 class Peers:
     """Holds the share that requests are judged by; while the database is lost, the last one."""
 
-    def __init__(
-        self, database: Database, note_spent: Callable[[Spent, Spent], None], clock_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, database: Database, note_spent: Callable[[Spent, Spent], None]) -> None:
         """`note_spent` takes what all processes have used of a day and a month, by tenant and by key."""
         self._database = database
         self._note_spent = note_spent
-        self._clock_s = clock_s
         self._id = uuid.uuid4().hex
         self._seen: dict[str, _Seen] = {}
         self._divided_by: list[str] = []
@@ -84,12 +81,11 @@ class Peers:
                 await leave(session, self._id)
 
     def _look(self, members: Collection[Member]) -> None:
-        now_s = self._clock_s()
-        for member in members:
-            seen = self._seen.get(member.id)
-            if seen is None or seen.beats != member.beats:
-                self._seen[member.id] = _Seen(member.beats, now_s)
-        self._seen = {member.id: self._seen[member.id] for member in members}
+        before = self._seen
+        self._seen = {member.id: _Seen(member.beats) for member in members}
+        for name, seen in self._seen.items():
+            if name in before and before[name].beats == seen.beats:
+                seen.silent_looks = before[name].silent_looks + 1
         share = decide_share(self._id, members, self._divided_by)
         self._divided_by = [member.id for member in sorted(members, key=lambda member: member.joined)]
         self._knows = max(member.joined for member in members)
@@ -99,5 +95,4 @@ class Peers:
 
     def _dead(self) -> list[str]:
         """Members but ourselves that have shown no life for too long."""
-        now_s = self._clock_s()
-        return [each for each, seen in self._seen.items() if each != self._id and now_s - seen.since_s > EXPIRY_S]
+        return [name for name, seen in self._seen.items() if name != self._id and seen.silent_looks >= EXPIRY_BEATS]

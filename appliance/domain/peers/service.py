@@ -5,6 +5,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from appliance.db.state import InstallationState
 from appliance.domain.peers.decisions import Member
 from appliance.domain.peers.models import ServingProcess
 
@@ -12,11 +13,15 @@ PEERS_LOCK_ID = 7_232_782
 """PostgreSQL's advisory lock that puts joining and beating in order; SQLite's writers are in order anyway."""
 
 
+JOINED = "processes_joined"
+
+
 async def join(session: AsyncSession, process_id: str) -> None:
     """Add a process as the newest member."""
     await _in_order(session)
-    newest = (await session.execute(select(func.max(ServingProcess.joined)))).scalar_one_or_none() or 0
-    session.add(ServingProcess(id=process_id, joined=newest + 1, beats=0, knows=0))
+    counter = await session.get(InstallationState, JOINED) or InstallationState(name=JOINED, number=0)
+    counter.number += 1  # never used twice, else "knows" of an earlier member would count for a later one
+    session.add_all([counter, ServingProcess(id=process_id, joined=counter.number, beats=0, knows=0)])
     await session.flush()
 
 
