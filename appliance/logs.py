@@ -1,6 +1,7 @@
 """Log lines of the control plane: one object a line, or coloured text on a terminal."""
 
 import logging
+from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO, cast
 
 import msgspec
@@ -18,7 +19,7 @@ def set_up_logs(level: str, format: Literal["auto", "json", "console"], out: Ter
     renderer: list[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        else [shorten_request, structlog.dev.ConsoleRenderer(colors=out.isatty())]
     )
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), *renderer],
@@ -27,6 +28,20 @@ def set_up_logs(level: str, format: Literal["auto", "json", "console"], out: Ter
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=stream, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+
+def shorten_request(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A request's line as people read it on a terminal: who, what came of it, how much, and where the time went."""
+    if event.get("event") != "request":
+        return event
+    get = event.get
+    pieces = [f"{name} {event[f'{name}_ms']:.0f}" for name in ("queue", "prefill", "decode", "write") if f"{name}_ms" in event]
+    tokens = f"{get('prompt_tokens', 0)}+{get('generated_tokens', 0)} tokens" if pieces else ""
+    time = f"{get('total_ms', 0):.0f} ms" + (f" ({', '.join(pieces)})" if pieces else "")
+    why = get("rejection") or get("cause") or get("error") or ""
+    words = (get("tenant", "-"), get("lane"), get("outcome"), why, get("status"), tokens, time, get("request_id"))
+    kept = {name: event[name] for name in ("level", "timestamp") if name in event}
+    return {**kept, "event": " ".join(str(word) for word in words if word not in ("", None))}
 
 
 def _to_json(event: dict[str, Any], **_: object) -> str:

@@ -21,6 +21,7 @@ from appliance.telemetry.lane_times import LaneTimes
 from appliance.telemetry.ledger import RequestArchive, StepLedger
 from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport
 from appliance.telemetry.slo import SloBook
+from appliance.telemetry.split import split_of
 from appliance.telemetry.tenant_labels import TenantLabels
 from appliance.telemetry.vllm_names import VllmNames
 from engine.wire import Load, Ready, StepDone, TenantPolicy
@@ -171,6 +172,10 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
     def ms(from_ns: int, to_ns: int) -> float | None:
         return round((to_ns - from_ns) / 1e6, 3) if from_ns and to_ns else None
 
+    parts = split_of(report) if report.outcome is not Outcome.REJECTED else None
+    pieces = (
+        {f"{name}_ms": round(getattr(parts, f"{name}_s") * 1e3, 3) for name in ("queue", "prefill", "decode", "write")} if parts else {}
+    )
     fields: dict[str, object] = {
         "request_id": report.request_id,
         "route": report.route,
@@ -188,7 +193,7 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
         "prompt_tokens": report.prompt_tokens,
         "cached_tokens": report.cached_tokens,
         "generated_tokens": report.generated_tokens,
-        "queue_ms": ms(report.received_ns, report.scheduled_ns),
+        **pieces,
         "ttft_ms": ms(report.received_ns, report.first_sent_ns),
         "total_ms": ms(report.received_ns, report.ended_ns),
     }

@@ -1,0 +1,56 @@
+"""The request log: one line a request whatever came of it, its time split into pieces that add up, and a short form for terminals."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from appliance.logs import shorten_request
+from tests.inference.test_serve import HEADERS, serving, until
+
+PIECES = ("queue_ms", "prefill_ms", "decode_ms", "write_ms")
+
+
+def test_every_request_has_one_line_of_json_with_its_time_and_no_text(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export, "log_format=json") as served:
+
+        def lines() -> dict[str, dict[str, Any]]:
+            found = [json.loads(line) for line in served.log().splitlines() if '"event":"request"' in line]
+            by_id = {line["request_id"]: line for line in found}
+            assert len(by_id) == len(found), "one line a request"
+            return by_id
+
+        body = {"prompt": "a secret prompt", "max_tokens": 5}
+        whole = httpx.post(served.url + "/v1/completions", json=body, headers=HEADERS)
+        streamed = httpx.post(served.url + "/v1/completions", json={**body, "stream": True}, headers=HEADERS)
+        refused = httpx.post(served.url + "/v1/completions", json={"prompt": ""}, headers=HEADERS)
+        nobody = httpx.post(served.url + "/v1/completions", json=body)
+        with closing(served.stream(2_000)) as tokens:  # pyright: ignore[reportArgumentType]
+            next(tokens)
+        until(lambda: len(lines()) == 5, served.log)
+        by_id = lines()
+        outcomes = [by_id[answer.headers["x-request-id"]]["outcome"] for answer in (whole, streamed, refused, nobody)]
+        assert outcomes == ["completed", "completed", "rejected", "rejected"]
+        assert sorted(line["outcome"] for line in by_id.values()) == ["cancelled", "completed", "completed", "rejected", "rejected"]
+        for line in by_id.values():
+            if line["outcome"] == "rejected":
+                assert not set(PIECES) & set(line) and line["total_ms"] >= 0
+            else:
+                assert sum(line[piece] for piece in PIECES) == pytest.approx(line["total_ms"], abs=0.01)
+                assert line["tenant"] == "default" and line["lane"] in ("fast", "slow")
+        assert by_id[streamed.headers["x-request-id"]]["decode_ms"] > 10  # 4 more tokens at 5 ms
+        assert "secret" not in served.log()
+
+
+def test_on_a_terminal_a_request_is_a_short_sentence() -> None:
+    times = {"queue_ms": 1.2, "prefill_ms": 30.4, "decode_ms": 250.6, "write_ms": 0.2, "total_ms": 282.4}
+    done = {"event": "request", "request_id": "req_1", "tenant": "acme", "lane": "fast", "outcome": "completed", "status": 200}
+    line = shorten_request(None, "info", {**done, **times, "prompt_tokens": 12, "generated_tokens": 7, "level": "info"})
+    words = "acme fast completed 200 12+7 tokens 282 ms (queue 1, prefill 30, decode 251, write 0) req_1"
+    assert line == {"event": words, "level": "info"}
+    refused = {"event": "request", "request_id": "req_2", "lane": "none", "outcome": "rejected", "rejection": "rate_tokens", "status": 429}
+    assert shorten_request(None, "info", {**refused, "total_ms": 0.6}) == {"event": "- none rejected rate_tokens 429 1 ms req_2"}
+    assert shorten_request(None, "info", {"event": "ready", "model": "m"}) == {"event": "ready", "model": "m"}
