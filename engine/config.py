@@ -1,5 +1,6 @@
 """Bounds and derived numbers of `EngineConfig`. Everything here is a function of the configuration and of facts passed in."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ def check_config(config: EngineConfig) -> None:
         raise ConfigError(f"block_size is {config.block_size}: pages hold 16, 32 or 64 tokens; 16 is the default")
     if not 0 < config.gpu_memory_utilization <= 1:
         raise ConfigError(f"gpu_memory_utilization is {config.gpu_memory_utilization}: give a share above 0 and at most 1")
+    if not 0 <= config.swap_space < math.inf:
+        raise ConfigError(f"swap_space is {config.swap_space}: give GiB of host memory, or 0 to compute preempted sequences again")
     if config.num_gpu_blocks_override and config.kv_cache_memory_bytes:
         raise ConfigError("num_gpu_blocks_override and kv_cache_memory_bytes are both set: they name the same thing, give one")
     for key in ("decode_buckets", "mixed_decode_buckets", "prefill_buckets", "mixed_prefill_buckets"):
@@ -118,6 +121,11 @@ def resolve_pool_pages(
             f" the pool more with kv_cache_memory_bytes (free now: {available_bytes / 1e6:.0f} MB)"
         )
     return pages
+
+
+def resolve_swap_pages(config: EngineConfig, *, page_bytes: int, available_bytes: int) -> int:
+    """Pages of host memory for preempted sequences. `available_bytes` is what is free after weights and pool."""
+    return int(min(config.swap_space * 2**30, max(0, available_bytes) * MOST_OF_FREE) // page_bytes)
 
 
 def pages_of(tokens: int, page_size: int) -> int:

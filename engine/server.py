@@ -21,6 +21,7 @@ from engine.config import (
     resolve_kv_dtype,
     resolve_max_model_len,
     resolve_pool_pages,
+    resolve_swap_pages,
 )
 from engine.errors import ConfigError, EngineError, EngineGone, ModelError
 from engine.execution.backends import available_backends, load_weights
@@ -190,6 +191,9 @@ class Replica:
             free_bytes=free_bytes,
             device=_device_name(),
         )
+        pool_bytes = num_pages * page_size_bytes
+        on_host_bytes = read_memory().available_bytes - bytes_of_weights - pool_bytes
+        swap_pages = resolve_swap_pages(config, page_bytes=page_size_bytes, available_bytes=on_host_bytes)
         limits = limits_of(
             config,
             vocab_size=model.vocab_size,
@@ -197,6 +201,7 @@ class Replica:
             max_model_len=max_model_len,
             num_pages=num_pages,
             cache_version=_cache_version(config, source),
+            swap_pages=swap_pages,
         )
         available = available_backends()
         chosen = choose_backend(config.attention_backend, available.backends, attention_shape(model, config.block_size), kv_dtype)
@@ -204,7 +209,7 @@ class Replica:
         with self._startup.phase("load"):
             weights = load_weights(source, config, backend, self._show_loading)
         keep_freed_memory()
-        device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size)
+        device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size, swap_pages)
         warmed = warm_up(model, weights.params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
         self._startup.seconds.update(warmed.seconds)
         facts = Facts(

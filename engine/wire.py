@@ -87,6 +87,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who goes first: by arrival, by tenants' priority, by turns of requests, by fair shares of tokens (the last two share memory, too)."""
     max_step_ms: int = 30
     """A step with prefill work is predicted to take at most so many milliseconds, as the next request may arrive in it; 0 is no bound."""
+    swap_space: float = 1.0
+    """GiB of host memory for the KV pages of preempted sequences, where copying is predicted to be cheaper than computing again. At most
+    half of what is free is taken, and none before it is needed; 0 always computes again."""
+    kv_allocation: Literal["paged", "contiguous"] = "paged"
+    """`contiguous`: a sequence holds room for `max_model_len` from its start to its end and shares none. It shows what paging saves."""
     eviction_policy: Literal["lru", "lfu", "size", "weighted-lru", "decayed-lfu"] = "weighted-lru"
     """Which cached page goes first: unused for longest, wanted least often, of who caches most for its weight, unused for longest in
     proportion to the tenant's weight, wanted least often lately for weight and cached pages. Never below a tenant's reserve."""
@@ -424,6 +429,9 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     copied_pages: int = 0
     """Copies on write: pages that sequences of one prompt shared until one of them wrote."""
     drain: Drain = Drain()
+    swapped_out_pages: int = 0
+    """To host memory, at preemptions."""
+    swapped_in_pages: int = 0
 
 
 class WorkShare(msgspec.Struct, frozen=True, array_like=True):
@@ -460,6 +468,10 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     pages_free: int = 0
     predicted_s: float = 0.0
     """Of the device, by the step-time model; 0 without one."""
+    copied_pages: int = 0
+    """Before its rows, as the next two."""
+    swapped_out_pages: int = 0
+    swapped_in_pages: int = 0
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):

@@ -149,7 +149,7 @@ class EngineMetrics(Collector):
             total.add_metric(self._labels, totals[family.name])
             yield total
         preemptions = CounterMetricFamily(f"fairlane_{f.PREEMPTIONS.name}", f.PREEMPTIONS.help, labels=f.PREEMPTIONS.labels)
-        causes = {name.removeprefix("preempted:") for name in totals if name.startswith("preempted:")} | {"memory"}
+        causes = {name.removeprefix("preempted:") for name in totals if name.startswith("preempted:")} | {"memory", "swap"}
         for cause in sorted(causes):
             preemptions.add_metric((*self._labels, cause), totals[f"preempted:{cause}"])
         yield preemptions
@@ -160,6 +160,10 @@ class EngineMetrics(Collector):
             for victim, pages in counts.items() if policy == current or any(counts.values()) else ():
                 evictions.add_metric((*self._labels, policy, victim), pages)
         yield evictions
+        swapped = CounterMetricFamily(f"fairlane_{f.SWAPPED_PAGES.name}", f.SWAPPED_PAGES.help, labels=f.SWAPPED_PAGES.labels)
+        for direction in f.SWAP_DIRECTIONS:
+            swapped.add_metric((*self._labels, direction), totals[f"swapped:{direction}"])
+        yield swapped
         for family, sums, values in ((f.BUSY, self._busy_s, f.STEP_PHASES), (f.STEP_TOKENS, self._step_tokens, f.ROW_KINDS)):
             split = CounterMetricFamily(f"fairlane_{family.name}", family.help, labels=family.labels)
             for value in values:
@@ -174,6 +178,7 @@ def _totals(load: Load) -> Counter[str]:
     totals[f.PREFIX_HITS.name] = load.prefix_hit_tokens
     totals[f.COMPILES.name] = load.compiles_after_ready
     totals[f.RECOMPUTED.name] = load.recomputed_tokens
+    totals["swapped:out"], totals["swapped:in"] = load.swapped_out_pages, load.swapped_in_pages
     totals[f.COPIED_PAGES.name] = load.copied_pages
     totals[f.PAD_TOKENS.name] = load.pad_tokens
     return totals

@@ -29,6 +29,7 @@ SLO_OUTCOMES = ("good", "bad")
 STEP_PHASES = ("decode", "prefill", "mixed")
 ROW_KINDS = ("decode", "prefill")
 PAGE_STATES = ("free", "used", "cached")
+SWAP_DIRECTIONS = ("out", "in")
 EVICTION_POLICIES = ("lru", "lfu", "size", "weighted-lru", "decayed-lfu")
 EVICTION_VICTIMS = ("over_cap", "over_reserve", "own")
 PROCESSES = ("control", "engine")
@@ -130,7 +131,9 @@ KV_SLOT_USE = Family(
     "kv_slot_use_ratio", "gauge", "Token slots in use over those of all used pages; the rest is fragmentation.", ENGINE_LABELS
 )
 KV_PAGES = Family("kv_pages", "gauge", "Pages of the KV pool: free, used by live sequences, cached for reuse.", (*ENGINE_LABELS, "state"))
-PREEMPTIONS = Family("preemptions", "counter", "Sequences that lost their pages and start over.", (*ENGINE_LABELS, "cause"))
+PREEMPTIONS = Family(
+    "preemptions", "counter", "Sequences that lost their pages on the device and wait for a row again.", (*ENGINE_LABELS, "cause")
+)
 PREFIX_QUERIES = Family("prefix_cache_query_tokens", "counter", "Prompt tokens looked up in the prefix cache.", ENGINE_LABELS)
 PREFIX_HITS = Family("prefix_cache_hit_tokens", "counter", "Prompt tokens the prefix cache had.", ENGINE_LABELS)
 RECOMPUTED = Family("recomputed_tokens", "counter", "Tokens computed again after a preemption.", ENGINE_LABELS)
@@ -139,6 +142,7 @@ EVICTIONS = Family(
     (*ENGINE_LABELS, "policy", "victim"),
 )  # fmt: skip
 COPIED_PAGES = Family("copied_pages", "counter", "Pages of a prompt that its outputs shared until one of them wrote.", ENGINE_LABELS)
+SWAPPED_PAGES = Family("swapped_pages", "counter", "Pages of preempted sequences to host memory and back.", (*ENGINE_LABELS, "direction"))
 PAD_TOKENS = Family("pad_tokens", "counter", "Rows of compiled shapes that held no token.", ENGINE_LABELS)
 STEP_TOKENS = Family("step_tokens", "counter", "Tokens put through the model: decode rows and prefill rows.", (*ENGINE_LABELS, "kind"))
 BUSY = Family("busy_seconds", "counter", "Time of the device under steps, by what they held.", (*ENGINE_LABELS, "phase"))
@@ -175,7 +179,7 @@ FAMILIES = (
     LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
-    EVICTIONS, COPIED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
+    EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
     READY, ENGINE_STARTS, DEGRADED, UNWRITTEN,
     LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, MISMATCHES,
 )  # fmt: skip

@@ -1,12 +1,12 @@
 """Which sequence has which pages: the page pool and the prefix cache, seen from a sequence."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.scheduling.eviction import POLICIES
 from engine.scheduling.limits import Limits
+from engine.scheduling.moves import PendingMoves
 from engine.scheduling.pages import PagePool
-from engine.scheduling.plan import NO_MOVES, PageMoves
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.request import Sequence
 from engine.wire import TenantPolicy
@@ -25,6 +25,8 @@ class Match:
     """Positions whose K and V are there with these pages and the copy."""
     copy_of: int | None = None
     """The page behind them, which another sequence goes on writing: it needs a copy of its own."""
+    host_pages: tuple[int, ...] = ()
+    """Those behind `pages` that come back from host memory."""
     is_fork: bool = False
     """The pages are another sequence's, not the prefix cache's; what they hold is planned, maybe not committed."""
 
@@ -46,10 +48,7 @@ class KvMemory:
         self.pool = PagePool(limits.num_pages, self.cache, POLICIES[limits.eviction_policy])
         self._announced: dict[bytes, int] = {}
         self._pinned: dict[int, None] = {}
-        self.copies: list[tuple[int, int]] = []
-        """Page to page, for the next step to begin with."""
-        self.num_copied = 0
-        """Since the start."""
+        self.moves = PendingMoves(limits.swap_pages)
 
     @property
     def num_pinned(self) -> int:
@@ -83,7 +82,7 @@ class KvMemory:
     def match(self, sequence: Sequence) -> Match:
         """Longest cached prefix, always short of the last token: a wholly cached prompt recomputes its last page."""
         if not self._reads_cache(sequence):
-            return NO_MATCH
+            return self._with_host_pages(sequence, NO_MATCH)
         limit = (len(sequence.tokens) - 1) // self._size
         pages: list[int] = []
         keys = self.cache.keys(sequence, limit)
@@ -98,7 +97,7 @@ class KvMemory:
                 break
             awaited = key
         unreferenced = sum(self.pool.references(page) == 0 for page in pages)
-        return Match(tuple(pages), unreferenced, awaited, len(pages) * self._size)
+        return self._with_host_pages(sequence, Match(tuple(pages), unreferenced, awaited, len(pages) * self._size))
 
     def fork(self, sequence: Sequence, leader: Sequence) -> Match:
         """All pages of the prompt from a sequence with the same one, whose prefill was planned in an earlier step. Only the last token
@@ -122,8 +121,13 @@ class KvMemory:
         sequence.pages = list(match.pages)
         if match.copy_of is not None:
             sequence.pages.append(self.pool.take(tenant_id))
-            self.copies.append((match.copy_of, sequence.pages[-1]))
-            self.num_copied += 1
+            self.moves.copy(match.copy_of, sequence.pages[-1])
+        for host_page in match.host_pages:
+            sequence.pages.append(self.pool.take(tenant_id))
+            self.moves.swap_in(host_page, sequence.pages[-1])
+        if sequence.host_pages:
+            self.moves.return_host(sequence.host_pages)
+            sequence.host_pages, sequence.host_tokens = [], 0
         self._promise(sequence)
         sequence.planned_tokens = sequence.computed_tokens = match.tokens
         if match.is_fork:
@@ -169,8 +173,7 @@ class KvMemory:
             key = sequence.page_keys[index]
             if self._announced.get(key) == sequence.sequence_id:
                 del self._announced[key]
-        if self.copies:
-            self.copies = [copy for copy in self.copies if copy[1] not in sequence.pages]
+        self.moves.release(sequence.pages)
         for page in reversed(sequence.pages):
             self.pool.release(page)
         holding = self.pool.holdings.of(sequence.submit.tenant_id)
@@ -191,13 +194,29 @@ class KvMemory:
                 self._pinned[page] = None
         return full
 
-    def take_moves(self) -> PageMoves:
-        """What the next step has to begin with."""
-        if not self.copies:
-            return NO_MOVES
-        moves = PageMoves(copied=tuple(self.copies))
-        self.copies.clear()
-        return moves
+    def swap_out(self, sequence: Sequence) -> bool:
+        """Before its pages are released: let the host keep what they hold of the tokens known now. False where that is nothing, or more
+        than the host has room for.
+
+        What a step in flight writes is among it, for pages are read behind that step; of tokens that it draws nobody will know. The
+        last known token is computed again in any case, for its logits.
+        """
+        tokens = self.swappable_tokens(sequence)
+        host_pages = self.moves.swap_out(sequence.sequence_id, sequence.pages[: self._limits.pages_for(tokens)])
+        sequence.host_pages, sequence.host_tokens = host_pages, tokens if host_pages else 0
+        return bool(host_pages)
+
+    def swappable_tokens(self, sequence: Sequence) -> int:
+        """0 where no step has written its pages yet, or its prompt is scored: that takes a pass over every token."""
+        if not sequence.sent_pages or sequence.wants_prompt_logprobs:
+            return 0
+        return min(sequence.planned_tokens, len(sequence.tokens) - 1)
+
+    def forget(self, sequence: Sequence) -> None:
+        """It ended in the queue."""
+        if sequence.host_pages:
+            self.moves.drop(sequence.sequence_id, sequence.host_pages)
+            sequence.host_pages, sequence.host_tokens = [], 0
 
     def pages_ever_available(self, sequence: Sequence) -> int:
         """Pages the sequence could use if nothing else ran: not those pinned for other prefixes."""
@@ -208,7 +227,14 @@ class KvMemory:
         """The idle invariant: only pinned pages are referenced, no page is lost, nobody is waited for."""
         self.pool.check()
         assert self.pool.num_used == len(self._pinned), f"idle, but {self.pool.num_used} pages are used and {len(self._pinned)} pinned"
+        self.moves.check_nothing_held()
         assert not self._announced, f"idle, but {len(self._announced)} pages are awaited"
+
+    def _with_host_pages(self, sequence: Sequence, match: Match) -> Match:
+        """What it was swapped out with, behind what the cache still has. It waits for nobody who computes the same."""
+        if sequence.host_tokens <= match.tokens:
+            return match
+        return replace(match, tokens=sequence.host_tokens, host_pages=tuple(sequence.host_pages[len(match.pages) :]), awaited_key=None)
 
     def _available(self, sequence: Sequence) -> int:
         """Pages that a running sequence can get."""

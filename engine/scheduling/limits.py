@@ -30,6 +30,10 @@ class Limits:
     max_step_ms: int = 0
     eviction_policy: str = "weighted-lru"
     enable_kv_quota: bool = True
+    contiguous_kv: bool = False
+    """Each sequence takes the pages of the longest context when it starts, and shares none."""
+    swap_pages: int = 0
+    """Pages of host memory for preempted sequences."""
     lanes: Mapping[str, LaneRule] = field(default_factory=lambda: DEFAULT_SHARES)
     fast_prompt_tokens: int = 512
 
@@ -43,9 +47,16 @@ class Limits:
 
 
 def limits_of(
-    config: EngineConfig, *, vocab_size: int, eos_token_ids: tuple[int, ...], max_model_len: int, num_pages: int, cache_version: str
+    config: EngineConfig,
+    *,
+    vocab_size: int,
+    eos_token_ids: tuple[int, ...],
+    max_model_len: int,
+    num_pages: int,
+    cache_version: str,
+    swap_pages: int = 0,
 ) -> Limits:
-    """`max_model_len` and `num_pages` are the resolved ones: the configuration's may be 0.
+    """`max_model_len`, `num_pages` and `swap_pages` are the resolved ones: the configuration's may be 0.
 
     Raises:
         ConfigError: the bucket lists contradict the limits.
@@ -61,13 +72,15 @@ def limits_of(
         max_prefill_rows=config.max_prefill_rows,
         buckets=buckets_of(config),
         cache_version=cache_version,
-        enable_prefix_caching=config.enable_prefix_caching,
+        enable_prefix_caching=config.enable_prefix_caching and config.kv_allocation == "paged",
         enable_chunked_prefill=config.enable_chunked_prefill,
         preempt_every_steps=config.preempt_every_steps,
         scheduling_policy=config.scheduling_policy,
         max_step_ms=config.max_step_ms,
         eviction_policy=config.eviction_policy,
         enable_kv_quota=config.enable_kv_quota,
+        contiguous_kv=config.kv_allocation == "contiguous",
+        swap_pages=swap_pages,
         lanes=rules_of(config),
         fast_prompt_tokens=config.fast_prompt_tokens,
     )

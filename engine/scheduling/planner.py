@@ -180,7 +180,7 @@ class Planner:
         match = self._match_unless_held(sequence, draft)
         if match is None:
             return True
-        missing = self._memory.missing_pages(sequence, self._roster.tokens_to_hold(sequence), match)
+        missing = self._memory.missing_pages(sequence, self._roster.expected_tokens(sequence), match)
         if not self._has_pages(sequence, missing + turn.spoken_for):
             return False
         turn.slots -= 1
@@ -256,7 +256,7 @@ class Planner:
         match = self._match_unless_held(first)
         if match is None:
             return
-        missing = self._memory.missing_pages(first, self._roster.tokens_to_hold(first), match)
+        missing = self._memory.missing_pages(first, self._roster.expected_tokens(first), match)
         is_within = not self._roster.shares.is_over(first.submit.tenant_id, missing)
         while not self._has_pages(first, missing):
             victim = self._roster.victim_for(first, is_within_share=is_within)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.scheduling.draft import PlannedStep
+from engine.scheduling.moves import PendingMoves
 from engine.scheduling.pages import PagePool
 from engine.scheduling.request import Sequence
 from engine.scheduling.tenants import Accounts
@@ -14,8 +15,8 @@ from engine.wire import Drain, Load, StepRecord, TenantLoad, WorkShare
 class Counters:
     """Run from the start of the process, like the fields of `Load` with the same names."""
 
-    preemptions: dict[str, int] = field(default_factory=lambda: {"memory": 0, "forced": 0})
-    """By cause."""
+    preemptions: dict[str, int] = field(default_factory=lambda: {"memory": 0, "swap": 0, "forced": 0})
+    """By cause; `swap` is lack of memory where the pages went to the host."""
     recomputed_tokens: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
@@ -93,7 +94,7 @@ def load_of(
     compiles_after_ready: int,
     step_model_error_ratio: float,
     eviction_policy: str,
-    copied_pages: int,
+    moves: PendingMoves,
     accounts: Accounts,
     drain: Drain,
 ) -> Load:
@@ -121,7 +122,9 @@ def load_of(
         step_model_error_ratio=step_model_error_ratio,
         eviction_policy=eviction_policy,
         evictions={**pool.num_evicted},
-        copied_pages=copied_pages,
+        copied_pages=moves.num_copied,
+        swapped_out_pages=moves.num_swapped_out,
+        swapped_in_pages=moves.num_swapped_in,
         drain=drain,
     )
 
@@ -152,6 +155,9 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         evicted_pages=step.evicted_pages,
         pages_free=pages_free,
         predicted_s=step.predicted_s,
+        copied_pages=len(step.plan.moves.copied),
+        swapped_out_pages=len(step.plan.moves.swapped_out),
+        swapped_in_pages=len(step.plan.moves.swapped_in),
     )
 
 

@@ -44,6 +44,10 @@ class Sequence:
     decoding: bool = False
     """Every known token is planned: from here on one decode row a step."""
     preemptions: int = 0
+    host_pages: list[int] = field(default_factory=list)
+    """Of host memory: what it had computed when it was preempted, from the first token on."""
+    host_tokens: int = 0
+    """Positions that they hold."""
     lost_tokens: int = 0
     """Positions that the last preemption threw away."""
     leader: "Sequence | None" = None

@@ -5,10 +5,13 @@ from heapq import heappop, heappush
 
 from engine.scheduling.kv_memory import KvMemory, Match
 from engine.scheduling.limits import Limits
+from engine.scheduling.output_lengths import OutputLengths
 from engine.scheduling.policy import Policy
 from engine.scheduling.report import Counters, WaitingTally
 from engine.scheduling.request import Sequence
 from engine.scheduling.shares import Shares
+from engine.scheduling.step_model import StepModel
+from engine.scheduling.swap import swap_is_cheaper
 from engine.scheduling.tenants import Accounts
 
 MAX_PREEMPTIONS = 2
@@ -20,7 +23,7 @@ lacks a page has not been preempted twice."""
 class Roster:
     """Moves sequences between queue, slots and the outside, and their pages with them."""
 
-    def __init__(self, limits: Limits, queue: Policy, accounts: Accounts) -> None:
+    def __init__(self, limits: Limits, queue: Policy, accounts: Accounts, model: StepModel | None) -> None:
         self.limits = limits
         self.memory = KvMemory(limits)
         self.queue = queue
@@ -29,9 +32,11 @@ class Roster:
         self.running: list[Sequence] = []
         """Oldest first."""
         self.shares = Shares(limits, accounts, self.memory, self.running)
+        self.outputs = OutputLengths()
         self.counters = Counters()
         self.preempted: list[int] = []
         """Since the last plan."""
+        self._model = model
         self._free_slots = list(range(limits.max_num_seqs))  # a heap
 
     @property
@@ -54,15 +59,18 @@ class Roster:
         insort(self.running, sequence, key=_arrival)
         sequence.expected_tokens = self.expected_tokens(sequence)
         self.memory.adopt(sequence, match)
-        if is_protected(sequence):
+        if is_protected(sequence) or self.limits.contiguous_kv:
             self.memory.grow(sequence, self.tokens_to_hold(sequence))
         self._count_admission(sequence)
         self.accounts.charge_admission(sequence.submit.tenant_id)
         sequence.scheduled_ns = sequence.scheduled_ns or now_ns
 
     def preempt(self, sequence: Sequence, cause: str) -> None:
-        """Back to the queue, to recompute prompt and output known so far. Samples in flight for it are drawn again."""
+        """Back to the queue, with what it computed kept on the host where that is cheaper than computing it again. Samples in flight for
+        it are drawn again."""
         lost_tokens = sequence.planned_tokens
+        if self._is_worth_keeping(sequence) and self.memory.swap_out(sequence) and cause == "memory":
+            cause = "swap"
         self._leave_device(sequence)
         sequence.lost_tokens = lost_tokens
         sequence.preemptions += 1
@@ -76,6 +84,7 @@ class Roster:
             self._leave_device(sequence)
         else:
             self._stop_waiting(sequence)
+            self.memory.forget(sequence)
 
     def by_claim(self) -> list[Sequence]:
         """Running sequences; the last one loses its pages first."""
@@ -124,19 +133,30 @@ class Roster:
         return [other for other in behind if not is_protected(other) and self.shares.may_lose_to(other, tenant_id)]
 
     def tokens_to_hold(self, sequence: Sequence) -> int:
-        """Admission needs room for all known tokens; after the last preemption for the longest output too, whose
-        last token is never written."""
+        """Its start needs room for all known tokens; after the last preemption for the longest output too, whose last token is never
+        written; where KV is contiguous, for the longest context."""
+        if self.limits.contiguous_kv:
+            return self.limits.max_model_len
         return sequence.max_tokens - 1 if is_protected(sequence) else len(sequence.tokens)
 
     def expected_tokens(self, sequence: Sequence) -> int:
-        """Tokens whose pages are promised to it when it starts."""
-        return min(self.tokens_to_hold(sequence) + self.limits.page_size, sequence.max_tokens - 1)
+        """Tokens whose pages are promised to it when it starts: by its tenant's recent outputs; one more page where they say nothing."""
+        known = self.tokens_to_hold(sequence)
+        produced = len(sequence.tokens) - sequence.prompt_tokens
+        output = self.outputs.expected(sequence.submit.tenant_id, produced)
+        expected = known + self.limits.page_size if output is None else sequence.prompt_tokens + output
+        return max(known, min(expected, sequence.max_tokens - 1))
 
     def check_nothing_held(self) -> None:
         """The idle invariant. Raises AssertionError when a page or slot is lost."""
         self.memory.check_nothing_used()
         assert len(self._free_slots) == self.limits.max_num_seqs, "idle, but a slot is taken"
         assert not self.running and not len(self.queue), "idle, but a sequence is scheduled"
+
+    def _is_worth_keeping(self, sequence: Sequence) -> bool:
+        tokens = self.memory.swappable_tokens(sequence)
+        pages = self.limits.pages_for(tokens)
+        return 0 < pages <= self.memory.moves.host.num_free and swap_is_cheaper(self._model, self.limits.buckets, tokens, pages)
 
     def _stop_waiting(self, sequence: Sequence) -> None:
         self.queue.remove(sequence)

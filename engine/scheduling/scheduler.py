@@ -42,7 +42,7 @@ class Scheduler:
         self._limits = limits
         self._model = model
         self.accounts = Accounts("requests" if limits.scheduling_policy == "wrr" else "tokens")
-        self._roster = Roster(limits, queue or policy_of(limits, self.accounts), self.accounts)
+        self._roster = Roster(limits, queue or policy_of(limits, self.accounts), self.accounts, model)
         self._planner = Planner(self._roster, StepBudget(limits, model))
         self._repeater = DecodeRepeater(self._roster, model)
         self._sequences: dict[int, Sequence] = {}
@@ -67,6 +67,7 @@ class Scheduler:
         policies = tuple(policies)
         self.accounts.set_policies(policies)
         self._roster.memory.set_policies(policies)
+        self._roster.outputs.forget_all_but({policy.tenant_id for policy in policies})
 
     def submit(self, submit: Submit) -> None:
         """Take a sequence into the queue.
@@ -120,7 +121,7 @@ class Scheduler:
             return None
         evicted = sum(self._roster.memory.pool.num_evicted.values())
         step = draft.finish(
-            self._num_steps, tuple(self._roster.preempted), evicted - self._evicted_before, self._roster.memory.take_moves()
+            self._num_steps, tuple(self._roster.preempted), evicted - self._evicted_before, self._roster.memory.moves.take()
         )
         self._evicted_before = evicted
         self._roster.preempted.clear()
@@ -128,7 +129,7 @@ class Scheduler:
         self._last_step_was_lone = draft.lone
         self._roster.counters.pad_tokens += pad_tokens_of(step)
         if self._model is not None:
-            step = replace(step, predicted_s=self._model.predict_s(step.plan.bucket, work_of(step.plan)))
+            step = replace(step, predicted_s=self._model.predict_s(step.plan.bucket, work_of(step.plan)) + self._moves_s(step.plan))
         step = replace(step, waiting=self._waiting(has_prefills=bool(draft.prefills)))
         self._in_flight.append(step)
         self._roster.queue.note_step(step.rows)
@@ -195,7 +196,7 @@ class Scheduler:
             page_size=self._limits.page_size,
             counters=self._roster.counters,
             eviction_policy=self._limits.eviction_policy,
-            copied_pages=self._roster.memory.num_copied,
+            moves=self._roster.memory.moves,
             compiles_after_ready=compiles_after_ready,
             step_model_error_ratio=self._model.error_ratio if self._model is not None else 1.0,
             accounts=self.accounts,
@@ -222,7 +223,7 @@ class Scheduler:
         self._note_drain(self._committed, dispatched_ns, done_ns)
         began_ns, self._last_done_ns = max(dispatched_ns, self._last_done_ns), done_ns
         if self._model is not None:
-            self._model.observe(plan.bucket, work_of(plan), (done_ns - began_ns) / 1e9)
+            self._model.observe(plan.bucket, work_of(plan), (done_ns - began_ns) / 1e9 - self._moves_s(plan))
 
     def repeat(self, times: StepTimes, now_ns: int, until_ns: int, token_of: TokenOf) -> Repeated:
         """For the simulator, right after a step was committed and learned: plan, run and commit steps of decodes, as long as nothing
@@ -238,6 +239,11 @@ class Scheduler:
             self._roster.counters.pad_tokens += repeated.pad_tokens
             self._last_done_ns = repeated.ended_ns[-1]
         return repeated
+
+    def _moves_s(self, plan: StepPlan) -> float:
+        """What swapping adds to a step."""
+        swapped = len(plan.moves.swapped_out) + len(plan.moves.swapped_in)
+        return swapped * self._model.times.swap_page_s / 2 if self._model is not None else 0.0
 
     def _is_late(self, row: Row) -> bool:
         """Its sequence ended, was aborted or preempted after the row was planned: whatever it drew is dropped."""
@@ -303,6 +309,8 @@ class Scheduler:
         self._ended_rows += sequence.slot >= 0
         del self._sequences[sequence.sequence_id]
         sequence.has_ended, sequence.leader = True, None
+        if len(sequence.tokens) > sequence.prompt_tokens:
+            self._roster.outputs.note(sequence.submit.tenant_id, len(sequence.tokens) - sequence.prompt_tokens)
         self.accounts.leave(sequence.submit.tenant_id)
         self._roster.remove(sequence)
 
@@ -346,7 +354,7 @@ class Scheduler:
     def _leader_of(self, submit: Submit, sequence: Sequence) -> Sequence | None:
         """Raises InvalidSequence where the two do not share a prompt. None: it ended already, or the prompt has to be scored."""
         leader = self._sequences.get(submit.sibling_of) if submit.sibling_of is not None else None
-        if leader is None or sequence.wants_prompt_logprobs:
+        if leader is None or sequence.wants_prompt_logprobs or self._limits.contiguous_kv:
             return None
         if (leader.submit.salt, leader.submit.prompt) != (submit.salt, submit.prompt):
             raise InvalidSequence(f"sibling_of is {submit.sibling_of}: that sequence has another prompt or another salt")

@@ -176,6 +176,7 @@ class Driver:
         assert all(pool.references(page) == references.get(page, 0) for page in range(pool.num_pages)), "references are not the holders"
         assert all(len(names) == 1 for names in salts.values()), "two salts share a page"
         self._check_quotas()
+        self._check_host_pages()
         load = self.scheduler.load(0)
         assert load.pages_free + load.pages_used + load.pages_cached == self.limits.num_pages
         assert load.kv_slots_used <= load.pages_used * self.limits.page_size
@@ -184,6 +185,14 @@ class Driver:
         alive = sum(outcome.finish is None for outcome in self.outcomes.values())
         assert sum(load.running.values()) + sum(load.queued.values()) == alive
         assert sum(tenant.running_rows + tenant.queued_rows for tenant in load.tenants) == alive
+
+    def _check_host_pages(self) -> None:
+        roster = self.scheduler._roster
+        moves = roster.memory.moves
+        held = [page for sequence in roster.queue.order((), 0, with_waiting=True) for page in sequence.host_pages]
+        pages = [*held, *moves.host._free, *moves._returning]
+        assert sorted(pages) == list(range(moves.host.num_pages)), "a host page is lost, or has two owners"
+        assert not any(sequence.host_pages for sequence in roster.running)
 
     def _check_quotas(self) -> None:
         pool, running = self.scheduler._roster.memory.pool, self.scheduler._roster.running

@@ -45,6 +45,7 @@ all_limits = st.fixed_dictionaries(
         "scheduling_policy": st.sampled_from(("fcfs", "priority", "wrr", "vtc", "vtc")),
         "eviction_policy": st.sampled_from(tuple(POLICIES)),
         "enable_kv_quota": st.sampled_from((True, True, False)),
+        "swap_pages": st.sampled_from((0, 8, 64)),
     }
 )
 ratios = st.tuples(st.sampled_from((0.0, 0.0, 0.2, 0.5)), st.sampled_from((1.0, 1.0, 0.6, 0.3)))
@@ -271,7 +272,7 @@ class SharesThePageThatIsWritten(Scheduler):
         def uncopied(sequence, match) -> None:
             adopt(sequence, match)
             if match.copy_of is not None:
-                memory.copies.pop()
+                memory.moves._copied.pop()
                 memory.pool.retain(match.copy_of, sequence.submit.tenant_id)
                 memory.pool.release(sequence.pages.pop())
                 sequence.pages.append(match.copy_of)
@@ -293,7 +294,40 @@ class NeverCopies(Scheduler):
         super().__init__(limits)
         memory = self._roster.memory
         adopt = memory.adopt
-        memory.adopt = lambda sequence, match: (adopt(sequence, match), memory.copies.clear())  # type: ignore[assignment]
+        memory.adopt = lambda sequence, match: (adopt(sequence, match), memory.moves._copied.clear())  # type: ignore[assignment]
+
+
+class SwapsOutAfterTheStep(Scheduler):
+    """The pages are another's by then."""
+
+    def __init__(self, limits) -> None:
+        super().__init__(limits)
+        moves, late = self._roster.memory.moves, {}
+        take = moves.take
+
+        def too_late():
+            leaving = dict(moves._out)
+            moves._out = dict(late)
+            late.clear()
+            late.update(leaving)
+            return take()
+
+        moves.take = too_late  # type: ignore[method-assign]
+
+
+class KeepsTokensThatNobodyKnows(Scheduler):
+    """Counts what a step in flight draws among what the host keeps."""
+
+    def __init__(self, limits) -> None:
+        super().__init__(limits)
+        memory = self._roster.memory
+        memory.swappable_tokens = lambda sequence: sequence.planned_tokens if sequence.sent_pages else 0  # type: ignore[method-assign]
+
+
+class LosesHostPages(Scheduler):
+    def __init__(self, limits) -> None:
+        super().__init__(limits)
+        self._roster.memory.moves.return_host = lambda host_pages: None  # type: ignore[method-assign]
 
 
 class ForgetsSalts(Scheduler):
@@ -315,13 +349,26 @@ FAULTS = (
 )
 
 
+SWAPPING = {"num_pages": 20, "max_num_seqs": 8, "swap_pages": 24, "preempt_every_steps": 3}
+SWAP_FAULTS = (SwapsOutAfterTheStep, KeepsTokensThatNobodyKnows, LosesHostPages)
+
+
+@pytest.mark.parametrize("faulty", SWAP_FAULTS)
+def test_the_checks_see_a_fault_of_swapping(faulty: type[Scheduler]) -> None:
+    limits = make_limits(**SWAPPING)
+    with pytest.raises((AssertionError, CacheMixup, KeyError, ValueError)):
+        run_traffic(Driver(limits, faulty(limits)), TRAFFIC, overlap=True)
+    load = run_traffic(Driver(limits), TRAFFIC, overlap=True).scheduler.load(0)
+    assert load.swapped_out_pages > load.swapped_in_pages > 100
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "wrr", "vtc"])
 def test_the_fixed_traffic_runs_clean_and_meets_every_trouble_there_is(policy: str) -> None:
     driver = run_traffic(Driver(make_limits(num_pages=20, max_num_seqs=8, scheduling_policy=policy)), TRAFFIC, overlap=True)
     load = driver.scheduler.load(0)
-    assert load.preemptions["memory"] > 5
+    assert load.preemptions["memory"] > 2
     assert load.evicted_pages > 50
-    assert load.recomputed_tokens > 20
+    assert load.recomputed_tokens > 5
     assert load.prefix_hit_tokens > 100
     assert load.copied_pages > 10
     planned = sum(len(plan.decodes) + sum(chunk.samples for chunk in plan.prefills) for plan in driver.plans)
