@@ -29,6 +29,10 @@ def check_config(config: EngineConfig) -> None:
     for key in ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes", "preempt_every_steps", "max_step_ms"):
         _at_least(key, getattr(config, key), 0)
     _check_lanes(config)
+    if config.fixed_chunk_tokens and not 16 <= config.fixed_chunk_tokens <= config.max_num_batched_tokens:
+        raise ConfigError(
+            f"fixed_chunk_tokens is {config.fixed_chunk_tokens}: give 16 to max_num_batched_tokens, {config.max_num_batched_tokens}, or 0"
+        )
     if config.max_model_len and config.max_model_len < 2:
         raise ConfigError(
             f"max_model_len is {config.max_model_len}: a prompt and an output token need at least 2; give more, or 0 for the model's own"

@@ -6,6 +6,7 @@ slices of the same declaration. Floats and unsigned numbers travel as their bit 
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,8 @@ from jax import lax
 from engine.execution.sampler import SamplingRows
 from engine.kernels.attention import PrefillLayout
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, Bucket, DecodeRow, PrefillChunk, StepPlan
+
+MAX_LAYOUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def step_inputs(shape: StepShape) -> StepInputs:
 
 def buffer_size(shape: StepShape) -> int:
     """Length of the buffer in 32-bit words."""
-    return sum(math.prod(field.shape) for field in jax.tree.leaves(step_inputs(shape)))
+    return _layout(shape)[0][-1][1]
 
 
 def unpack(shape: StepShape, buffer: jax.Array) -> StepInputs:
@@ -131,16 +134,22 @@ def unpack(shape: StepShape, buffer: jax.Array) -> StepInputs:
     return jax.tree.unflatten(tree, arrays)
 
 
-def _host_views(shape: StepShape, buffer: np.ndarray) -> StepInputs:
-    """The buffer's fields on the host; flags are seen as int32."""
+@lru_cache(maxsize=MAX_LAYOUTS)
+def _layout(shape: StepShape) -> tuple[tuple[tuple[int, int, Any, tuple[int, ...]], ...], Any]:
+    """Start, end, type and dimensions of the buffer's fields, and their tree: the same for every step of a shape, and dear to make."""
     leaves, tree = jax.tree.flatten(step_inputs(shape))
-    offset, views = 0, []
+    offset, fields = 0, []
     for field in leaves:
         size = math.prod(field.shape)
-        dtype = np.int32 if field.dtype == np.bool_ else field.dtype
-        views.append(buffer[offset : offset + size].view(dtype).reshape(field.shape))
+        fields.append((offset, offset + size, np.int32 if field.dtype == np.bool_ else field.dtype, field.shape))
         offset += size
-    return jax.tree.unflatten(tree, views)
+    return tuple(fields), tree
+
+
+def _host_views(shape: StepShape, buffer: np.ndarray) -> StepInputs:
+    """The buffer's fields on the host; flags are seen as int32."""
+    fields, tree = _layout(shape)
+    return jax.tree.unflatten(tree, [buffer[start:end].view(dtype).reshape(dims) for start, end, dtype, dims in fields])
 
 
 class SlotArrays:

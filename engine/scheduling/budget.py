@@ -1,9 +1,9 @@
 """How long the next step may take, and what fits: decodes that must be in it, others that may wait, prefill tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from engine.scheduling.limits import Limits
-from engine.scheduling.plan import Bucket
+from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket
 from engine.scheduling.request import Sequence
 from engine.scheduling.step_model import NO_WORK, StepModel, Work
 
@@ -26,13 +26,19 @@ class StepBudget:
         self._model = model
         self._max_step_s = limits.max_step_ms / 1e3 if model is not None else 0.0
 
-    def choose_decodes(self, decodes: list[Sequence], start_ns: int, *, is_urgent: bool) -> list[Sequence]:
+    def choose_decodes(
+        self, decodes: list[Sequence], start_ns: int, *, is_urgent: bool, outside_contract: Collection[str] = ()
+    ) -> list[Sequence]:
         """Those of `decodes` that are in the step that starts at `start_ns`, in their order.
 
-        While fast work runs or waits (`is_urgent`), a decode of another lane stays out of a step that it would make too long, unless
-        its next token is due before the step after.
+        While fast work runs or waits (`is_urgent`), a decode of another lane, or of a tenant outside its contract, stays out of a step
+        that it would make too long, unless its next token is due before the step after.
         """
-        patient = any(sequence.submit.lane != "fast" for sequence in decodes)
+
+        def is_patient(sequence: Sequence) -> bool:
+            return sequence.submit.lane != "fast" or sequence.submit.tenant_id in outside_contract
+
+        patient = any(map(is_patient, decodes))
         if self._model is None or not self._max_step_s or not is_urgent or not patient:
             return decodes
         horizon_ns = start_ns + round(2e9 * self._max_step_s)
@@ -40,7 +46,7 @@ class StepBudget:
         work = NO_WORK
         for due_ns, _, sequence in sorted((_due_ns(sequence, start_ns), index, sequence) for index, sequence in enumerate(decodes)):
             longer = work.with_decode(sequence.planned_tokens + 1)
-            must = sequence.submit.lane == "fast" or due_ns <= horizon_ns
+            must = not is_patient(sequence) or due_ns <= horizon_ns
             if must or self._model.predict_s(self._limits.buckets.choose(longer.decode_rows, 0), longer) <= self._max_step_s:
                 chosen[sequence.sequence_id] = None
                 work = longer
@@ -61,6 +67,8 @@ class StepBudget:
 
         The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
         """
+        if self._limits.fixed_chunk_tokens:
+            return self._limits.buckets.prefill_below(work.decode_rows, self._limits.fixed_chunk_tokens) or QUERY_BLOCK_TOKENS
         limits_s = [] if token_limit_s is None else [token_limit_s]
         if is_shared and self._max_step_s:
             limits_s.append(self._max_step_s * (FAST_STEP_RATIO if is_fast else 1))

@@ -12,7 +12,10 @@ from engine.scheduling.tenants import Accounts
 JUMP_BEFORE_NS = 250_000_000
 """A first token that is due so soon may jump the order of the counters,"""
 JUMP_DEBT = 256.0
-"""while its tenant was served at most so many virtual tokens more than the least served one."""
+"""while its tenant is inside its contract and was served at most so many virtual tokens more than the least served one."""
+TIE_TOKENS = 64.0
+"""Tenants whose counters lie in the same stretch of so many virtual tokens are served alike: between them priority decides, then who is
+closer to its first token. A stretch is soon used up, so nobody starves by it."""
 NO_DEADLINE_NS = 2**63
 
 type Group = tuple[str, str]
@@ -25,6 +28,8 @@ class TenantFair:
 
     accounts: Accounts
     lanes: LaneShares = field(default_factory=LaneShares)
+    by_deadline: bool = True
+    """Off (for comparisons): within a tenant by arrival, and no deadline jumps."""
     is_fair: bool = True
     _waiting: dict[Group, list[Sequence]] = field(default_factory=dict)
     """Each list by deadline."""
@@ -33,22 +38,25 @@ class TenantFair:
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, or a preempted one: its old deadline puts it in front."""
-        insort(self._waiting.setdefault(_group(sequence), []), sequence, key=_deadline)
+        insort(self._waiting.setdefault(_group(sequence), []), sequence, key=self._turn)
         self._size += 1
 
     def remove(self, sequence: Sequence) -> None:
         group = _group(sequence)
         waiting = self._waiting[group]
-        del waiting[bisect_left(waiting, _deadline(sequence), key=_deadline)]
+        del waiting[bisect_left(waiting, self._turn(sequence), key=self._turn)]
         self._size -= 1
         if not waiting:
             del self._waiting[group]
 
     def order(self, prefills: Iterable[Sequence], now_ns: int, *, with_waiting: bool) -> Iterator[Sequence]:
-        """Lane by lane, tenant by tenant; of one tenant begun prompts first."""
+        """Lane by lane, tenant by tenant; of one tenant begun prompts first, by deadline, and whoever is closer to its end first among
+        equals."""
         begun: dict[Group, list[Sequence]] = {}
         for sequence in prefills:
             begun.setdefault(_group(sequence), []).append(sequence)
+        for prompts in begun.values():
+            prompts.sort(key=self._claim)
         groups = dict.fromkeys((*begun, *self._waiting)) if with_waiting else dict.fromkeys(begun)
         self._lanes_with_work = frozenset(lane for lane, _ in groups)
         for lane in self.lanes.order(self._lanes_with_work):
@@ -73,18 +81,26 @@ class TenantFair:
     def oldest_received_ns(self) -> int:
         return min((waiting[0].submit.received_ns for waiting in self._waiting.values()), default=0)
 
-    def _rank(self, tenant: str, first: Sequence, now_ns: int) -> tuple[bool, float, int, int]:
+    def _rank(self, tenant: str, first: Sequence, now_ns: int) -> tuple[bool, float, int, int, int]:
         """What is late already jumps no more: a flood would always be late."""
         account = self.accounts.of(tenant)
         deadline_ns = first.submit.ttft_deadline_ns
-        is_near = deadline_ns > 0 and 0 <= deadline_ns - now_ns < JUMP_BEFORE_NS
-        jumps = is_near and self.accounts.debt(tenant) < JUMP_DEBT
-        return not jumps, deadline_ns if jumps else account.counter, -account.policy.priority, account.order
+        is_near = self.by_deadline and deadline_ns > 0 and 0 <= deadline_ns - now_ns < JUMP_BEFORE_NS
+        jumps = is_near and self.accounts.debt(tenant) < JUMP_DEBT and self.accounts.is_in_contract(tenant, now_ns)
+        served = account.counter // TIE_TOKENS
+        return not jumps, deadline_ns if jumps else served, -account.policy.priority, first.uncomputed_tokens, account.order
+
+    def _turn(self, sequence: Sequence) -> tuple[int, int]:
+        """Its place among its tenant's waiting ones."""
+        return self._deadline(sequence), sequence.arrival
+
+    def _claim(self, sequence: Sequence) -> tuple[int, int, int]:
+        """Its place among its tenant's begun ones."""
+        return self._deadline(sequence), sequence.uncomputed_tokens, sequence.arrival
+
+    def _deadline(self, sequence: Sequence) -> int:
+        return sequence.submit.ttft_deadline_ns or NO_DEADLINE_NS if self.by_deadline else 0
 
 
 def _group(sequence: Sequence) -> Group:
     return sequence.submit.lane, sequence.submit.tenant_id
-
-
-def _deadline(sequence: Sequence) -> tuple[int, int]:
-    return sequence.submit.ttft_deadline_ns or NO_DEADLINE_NS, sequence.arrival

@@ -36,6 +36,9 @@ class Limits:
     """Pages of host memory for preempted sequences."""
     lanes: Mapping[str, LaneRule] = field(default_factory=lambda: DEFAULT_SHARES)
     fast_prompt_tokens: int = 512
+    enable_deadline_order: bool = True
+    enable_batch_preemption: bool = True
+    fixed_chunk_tokens: int = 0
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
@@ -83,4 +86,7 @@ def limits_of(
         swap_pages=swap_pages,
         lanes=rules_of(config),
         fast_prompt_tokens=config.fast_prompt_tokens,
+        enable_deadline_order=config.enable_deadline_order,
+        enable_batch_preemption=config.enable_batch_preemption,
+        fixed_chunk_tokens=config.fixed_chunk_tokens,
     )

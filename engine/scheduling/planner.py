@@ -72,7 +72,10 @@ class Planner:
         by_claim = self._roster.by_claim()
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
         is_urgent = "fast" in self._lanes_at_work()
-        chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=is_urgent)
+        accounts = self._roster.accounts
+        tenants = dict.fromkeys(sequence.submit.tenant_id for sequence in decodes)
+        outside = [name for name in tenants if not accounts.is_in_contract(name, start_ns)]
+        chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=is_urgent, outside_contract=outside)
         draft.token_limit_s = self._budget.token_limit_s(chosen, start_ns)
         for sequence in chosen:
             if sequence.slot >= 0 and self._make_room_for_decode(sequence, by_claim):
@@ -242,13 +245,13 @@ class Planner:
         shares, running = self._roster.shares, self._roster.running
         if not len(self._policy) or not self._roster.num_free_slots:
             return
-        with_batch = {sequence.submit.tenant_id for sequence in running if sequence.submit.lane == "batch"}
+        with_batch = {sequence.submit.tenant_id for sequence in running if self._roster.is_batch(sequence)}
         if not self._roster.accounts.others_may_come and not with_batch:
             return
         over = {name: shares.is_over(name) for name in dict.fromkeys(sequence.submit.tenant_id for sequence in running)}
         for first in self._policy.order((), now_ns, with_waiting=True):
             tenant_id = first.submit.tenant_id
-            if not over.get(tenant_id, False) or (first.submit.lane != "batch" and tenant_id in with_batch):
+            if not over.get(tenant_id, False) or (not self._roster.is_batch(first) and tenant_id in with_batch):
                 self._make_way_for(first)
                 return
 

@@ -15,4 +15,4 @@ def policy_of(limits: Limits, accounts: Accounts) -> Policy:
         case "priority":
             return ByPriority(accounts)
         case _:
-            return TenantFair(accounts, LaneShares(limits.lanes))
+            return TenantFair(accounts, LaneShares(limits.lanes), by_deadline=limits.enable_deadline_order)

@@ -86,6 +86,10 @@ class Roster:
             self._stop_waiting(sequence)
             self.memory.forget(sequence)
 
+    def is_batch(self, sequence: Sequence) -> bool:
+        """It yields to interactive work."""
+        return self.shares.is_batch(sequence)
+
     def by_claim(self) -> list[Sequence]:
         """Running sequences; the last one loses its pages first."""
         return self.shares.by_claim() if self.queue.is_fair else list(self.running)
@@ -99,16 +103,16 @@ class Roster:
         None where it is interactive and batch work in the step can yield: that goes first, before the next step."""
         behind = self._victims(sequence.submit.tenant_id, until=sequence)
         victim = next((other for other in behind if not other.decoding and other not in planned), None)
-        if victim is not None and self.queue.is_fair and victim.submit.lane != "batch":
-            return None if any(other.submit.lane == "batch" for other in behind) else victim
+        if victim is not None and self.queue.is_fair and not self.is_batch(victim):
+            return None if any(map(self.is_batch, behind)) else victim
         return victim
 
     def victim_for(self, first: Sequence, *, is_within_share: bool) -> Sequence | None:
         """Who is preempted first so that `first` can start: batch work, then interactive work of tenants beyond their share. A tenant
         beyond its share gets the place of its own batch work only, and batch work no other place than of batch work beyond a share."""
-        tenant_id, is_interactive = first.submit.tenant_id, first.submit.lane != "batch"
+        tenant_id, is_interactive = first.submit.tenant_id, not self.is_batch(first)
         for other in self._victims(tenant_id):
-            is_own, is_batch = other.submit.tenant_id == tenant_id, other.submit.lane == "batch"
+            is_own, is_batch = other.submit.tenant_id == tenant_id, self.is_batch(other)
             if is_own:
                 yields = is_batch and is_interactive
             else:
@@ -122,8 +126,8 @@ class Roster:
         """The batch sequence that goes first, where a begun interactive prompt finds no page for its next token."""
         for sequence in self.running:
             is_stuck = sequence.uncomputed_tokens and self.memory.room(sequence) <= sequence.planned_tokens
-            if is_stuck and sequence.submit.lane != "batch":
-                return next((other for other in self._victims(sequence.submit.tenant_id) if other.submit.lane == "batch"), None)
+            if is_stuck and not self.is_batch(sequence):
+                return next(filter(self.is_batch, self._victims(sequence.submit.tenant_id)), None)
         return None
 
     def _victims(self, tenant_id: str, until: Sequence | None = None) -> list[Sequence]:

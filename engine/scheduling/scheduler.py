@@ -88,6 +88,7 @@ class Scheduler:
             self._lone[submit.sequence_id] = None
         self._settle_lane(sequence)
         self.accounts.enter(submit.tenant_id)
+        self.accounts.note_tokens(submit.tenant_id, sequence.prompt_tokens, submit.received_ns)
         self._roster.enqueue(sequence)
 
     def abort(self, sequence_id: int) -> None:
@@ -309,8 +310,10 @@ class Scheduler:
         self._ended_rows += sequence.slot >= 0
         del self._sequences[sequence.sequence_id]
         sequence.has_ended, sequence.leader = True, None
-        if len(sequence.tokens) > sequence.prompt_tokens:
-            self._roster.outputs.note(sequence.submit.tenant_id, len(sequence.tokens) - sequence.prompt_tokens)
+        output_tokens = len(sequence.tokens) - sequence.prompt_tokens
+        if output_tokens:
+            self._roster.outputs.note(sequence.submit.tenant_id, output_tokens)
+        self.accounts.note_tokens(sequence.submit.tenant_id, output_tokens, sequence.last_token_ns or sequence.submit.received_ns)
         self.accounts.leave(sequence.submit.tenant_id)
         self._roster.remove(sequence)
 

@@ -34,7 +34,7 @@ class Shares:
         if not self._running or not self._limits.enable_kv_quota:
             return 0
         leaves = 0
-        if sequence.submit.lane == "batch" and any(other.submit.lane != "batch" for other in self._running):
+        if self.is_batch(sequence) and not all(map(self.is_batch, self._running)):
             leaves = self._limits.num_pages // BATCH_LEAVES_PART
         part = self._limits.num_pages // RESERVED_PART
         if self._accounts.others_may_come and self.is_over(sequence.submit.tenant_id, part):
@@ -54,9 +54,13 @@ class Shares:
         over = {name: self.is_over(name) for name in dict.fromkeys(sequence.submit.tenant_id for sequence in self._running)}
 
         def claim(sequence: Sequence) -> tuple[bool, bool, int]:
-            return sequence.submit.lane == "batch", over[sequence.submit.tenant_id], sequence.arrival
+            return self.is_batch(sequence), over[sequence.submit.tenant_id], sequence.arrival
 
         return sorted(self._running, key=claim)
+
+    def is_batch(self, sequence: Sequence) -> bool:
+        """It yields to interactive work; nothing does where batch preemption is off."""
+        return sequence.submit.lane == "batch" and self._limits.enable_batch_preemption
 
     def may_lose_to(self, victim: Sequence, tenant_id: str) -> bool:
         """Whether preempting `victim` can give this tenant pages: it is its own, or its tenant's above its reserve."""

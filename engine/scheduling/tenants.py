@@ -3,9 +3,10 @@ Models", OSDI 2024. Whoever has the smallest counter goes first; a counter rises
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.scheduling.contract import MinuteTokens
 from engine.scheduling.draft import Row
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS
 from engine.wire import TenantPolicy
@@ -34,6 +35,8 @@ class Account:
     """Sequences between submit and end."""
     waiting: int = 0
     """Of these, those without a slot."""
+    minute_tokens: MinuteTokens = field(default_factory=MinuteTokens)
+    """Prompts as they came, outputs as they ended."""
 
 
 class Accounts:
@@ -87,6 +90,16 @@ class Accounts:
         account.live -= 1
         if not account.live:
             self._active_weight = None
+
+    def note_tokens(self, tenant_id: str, tokens: int, now_ns: int) -> None:
+        """A prompt came, or an output ended."""
+        self.of(tenant_id).minute_tokens.add(tokens, now_ns)
+
+    def is_in_contract(self, tenant_id: str, now_ns: int) -> bool:
+        """It had no more tokens in the last minute than its tier commits to; always where that says nothing."""
+        account = self.of(tenant_id)
+        committed = account.policy.committed_tpm
+        return committed is None or account.minute_tokens.at(now_ns) <= committed
 
     def join(self, tenant_id: str) -> None:
         """A sequence waits for a slot. A tenant that had none waiting is lifted to the least served of those that have, or to

@@ -303,9 +303,9 @@ def watch_preemptions(scheduler: Scheduler) -> None:
     preempt = roster.preempt
 
     def watched(sequence, cause: str) -> None:
-        if cause != "forced" and roster.queue.is_fair and sequence.submit.lane != "batch":
+        if cause != "forced" and roster.queue.is_fair and not roster.is_batch(sequence):
             tenant_id = sequence.submit.tenant_id
-            batch = [other for other in roster.running if other.submit.lane == "batch" and not is_protected(other)]
+            batch = [other for other in roster.running if roster.is_batch(other) and not is_protected(other)]
             yielding = [other for other in batch if roster.shares.may_lose_to(other, tenant_id)]
             assert not yielding, f"{sequence.sequence_id} lost its pages while batch work could yield"
         preempt(sequence, cause)

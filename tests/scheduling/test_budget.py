@@ -102,3 +102,20 @@ def test_nothing_is_planned_behind_a_long_step_while_others_may_come() -> None:
     assert scheduler.may_run_ahead
     scheduler.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")])
     assert not scheduler.may_run_ahead
+
+
+def test_a_decode_of_a_tenant_outside_its_contract_is_as_patient_as_another_lanes() -> None:
+    every = [decode(n, context=300, tpot_ms=100, last_token_ms=n) for n in range(4)]
+    assert make_budget(14).choose_decodes(every, 20 * MS, is_urgent=True) == every
+    chosen = make_budget(14).choose_decodes(every, 20 * MS, is_urgent=True, outside_contract=["a"])
+    assert len(chosen) < len(every)
+    assert make_budget(14).choose_decodes(every, 130 * MS, is_urgent=True, outside_contract=["a"]) == every
+
+
+def test_a_fixed_chunk_takes_no_account_of_time() -> None:
+    limits = make_limits(max_step_ms=1, max_num_seqs=16, fixed_chunk_tokens=40)
+    budget = StepBudget(limits, StepModel(times_of(limits)))
+    assert budget.prefill_rows(0.001, NO_WORK, 0) == budget.prefill_rows(None, NO_WORK, 0) == 32
+    scheduler = Scheduler(make_limits(fixed_chunk_tokens=16))
+    scheduler.submit(make_submit(1, (5,) * 40, max_tokens=4))
+    assert [text_of(plan_of(scheduler)) for _ in range(3)] == ["1:0-15", "1:16-31", "1:32-39!"]

@@ -163,6 +163,27 @@ def test_two_backlogged_tenants_are_served_alike_whoever_was_away(first, second,
     assert bench.worst_gap <= bench.gap_bound
 
 
+MAX_PLACE = 60
+
+
+def place_behind_short_prompts(bench: Bench, attack) -> int:
+    """How many end before the quiet tenant's one long prompt, of a hundred short ones and an attack."""
+    flood = [submit(n, "noisy", "slow", 0, 1 + n % 5, 2) for n in range(2000, 2100)]
+    bench.run([submit(0, "quiet", "slow", 5, 48, 2), *flood, *attack_of(attack)])
+    ended = sorted(bench.simulator.served.values(), key=lambda served: served.ended_ns)
+    return [served.submit.tenant_id for served in ended].index("quiet")
+
+
+@many
+@given(attack=attacks, priority=st.integers(-3, 3), weight=st.sampled_from((0.25, 1.0)))
+def test_nobody_starves_whatever_the_others_priority_and_however_close_to_their_ends_they_are(attack, priority: int, weight: float) -> None:
+    """`Bench.run` sees that all end; a quiet prompt of the slow lane waits for no more than the tie that priority and closeness decide."""
+    policies = (TenantPolicy(tenant_id="quiet"), TenantPolicy(tenant_id="noisy", priority=priority, weight=weight))
+    bench = Bench()
+    bench.scheduler.set_policies(policies)
+    assert place_behind_short_prompts(bench, attack) < MAX_PLACE
+
+
 def test_batch_work_ends_under_a_flood_of_fast_prompts() -> None:
     flood = [submit(n, "noisy", "fast", 10 * n, 30, 4) for n in range(1, 200)]
     bench = Bench().run([submit(0, "quiet", "batch", 5, 40, 4), *flood])
@@ -219,6 +240,31 @@ class MakesNoWay(Scheduler):
         self._roster.shares.pages_kept_back = lambda tenant_id: 0  # type: ignore[method-assign]
 
 
+class NeverCharges(Scheduler):
+    def __init__(self, limits, **rest) -> None:
+        super().__init__(limits, **rest)
+        self.accounts.charge = self.accounts.refund = lambda row: None  # type: ignore[method-assign]
+
+
+class TakesNoAccountOfTime(Scheduler):
+    def __init__(self, limits, **rest) -> None:
+        super().__init__(limits, **rest)
+        self._planner._budget.prefill_rows = lambda *_, **__: None  # type: ignore[method-assign]
+
+
+class LeavesDecodesOut(Scheduler):
+    def __init__(self, limits, **rest) -> None:
+        super().__init__(limits, **rest)
+        self._planner._budget.choose_decodes = lambda decodes, *_, **__: decodes[:1]  # type: ignore[method-assign]
+
+
+class PrefillsOnlyWithoutDecodes(Scheduler):
+    def __init__(self, limits, **rest) -> None:
+        super().__init__(limits, **rest)
+        fill = self._planner._plan_prefills
+        self._planner._plan_prefills = lambda draft, now_ns: None if draft.decodes else fill(draft, now_ns)  # type: ignore[method-assign]
+
+
 def one_after_the_other() -> list[Submit]:
     """Noisy works for long, then quiet comes back for long: unlifted, it would owe nobody anything."""
     head = [submit(n, "noisy", "slow", 0, 40, 12) for n in range(1, 150)]
@@ -234,6 +280,29 @@ def test_the_gap_sees_a_missing_lift() -> None:
 def test_an_idle_engine_sees_a_tenant_that_never_left() -> None:
     with pytest.raises(AssertionError, match="active without sequences"):
         Bench(NeverLeaves).run(quiet_requests())
+
+
+def test_a_missing_charge_lets_priority_starve_the_others() -> None:
+    policies = (TenantPolicy(tenant_id="quiet"), TenantPolicy(tenant_id="noisy", priority=3))
+    for scheduler_type in (Scheduler, NeverCharges):
+        bench = Bench(scheduler_type)
+        bench.scheduler.set_policies(policies)
+        assert (place_behind_short_prompts(bench, FLOOD[:1]) < MAX_PLACE) == (scheduler_type is Scheduler)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "message"), [(TakesNoAccountOfTime, "takes too long"), (PrefillsOnlyWithoutDecodes, "although a prompt was begun")]
+)
+def test_the_checks_of_every_step_see_what_it_should_not_hold_or_lacks(faulty: type[Scheduler], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        Bench(faulty).run([*quiet_requests(), *attack_of(FLOOD)])
+
+
+def test_the_gaps_see_decodes_that_were_left_out() -> None:
+    for scheduler_type in (Scheduler, LeavesDecodesOut):
+        bench = Bench(scheduler_type).run(attack_of(FLOOD[:6]))
+        gap_ns = max(served.worst_gap_ns for served in bench.simulator.served.values())
+        assert (gap_ns <= max(SLOW_TPOT_S * GAP_TARGETS * 1e9, bench.longest_step_ns)) == (scheduler_type is Scheduler)
 
 
 ISOLATION_FAULTS = (

@@ -2,8 +2,9 @@
 
 import pytest
 
+from engine.scheduling.contract import MinuteTokens
 from engine.scheduling.draft import Row
-from engine.scheduling.fair_policy import JUMP_BEFORE_NS, JUMP_DEBT, TenantFair
+from engine.scheduling.fair_policy import JUMP_BEFORE_NS, JUMP_DEBT, TIE_TOKENS, TenantFair
 from engine.scheduling.lanes import QUANTUM_TOKENS, LaneShares
 from engine.scheduling.policy import ByPriority
 from engine.scheduling.request import Sequence
@@ -105,8 +106,8 @@ def test_batch_has_a_floor_and_a_lane_without_work_is_owed_nothing() -> None:
 # ---- orders ---------------------------------------------------------------------------------------------------------
 
 
-def fair_policy(*waiting: Sequence, charged: dict[str, int] | None = None) -> TenantFair:
-    policy = TenantFair(Accounts())
+def fair_policy(*waiting: Sequence, charged: dict[str, int] | None = None, by_deadline: bool = True) -> TenantFair:
+    policy = TenantFair(Accounts(), by_deadline=by_deadline)
     for sequence in waiting:
         policy.accounts.join(sequence.submit.tenant_id)
         policy.add(sequence)
@@ -117,20 +118,67 @@ def fair_policy(*waiting: Sequence, charged: dict[str, int] | None = None) -> Te
 
 def test_the_least_served_tenant_goes_first_and_its_deadlines_decide_within_it() -> None:
     waiting = (make_sequence(1, "a"), make_sequence(2, "b", deadline_ns=9 * 10**9), make_sequence(3, "b", deadline_ns=8 * 10**9))
-    assert order_of(fair_policy(*waiting, charged={"a": 10})) == [3, 2, 1]
-    assert order_of(fair_policy(*waiting, charged={"b": 10})) == [1, 3, 2]
+    assert order_of(fair_policy(*waiting, charged={"a": 70})) == [3, 2, 1]
+    assert order_of(fair_policy(*waiting, charged={"b": 70})) == [1, 3, 2]
 
 
 def test_a_begun_prompt_goes_before_its_tenants_waiting_ones_and_behind_a_quieter_tenant() -> None:
-    policy = fair_policy(make_sequence(5, "a"), make_sequence(6, "b"), charged={"a": 10})
+    policy = fair_policy(make_sequence(5, "a"), make_sequence(6, "b"), charged={"a": 70})
     assert order_of(policy, make_sequence(1, "a")) == [6, 1, 5]
 
 
-@pytest.mark.parametrize(("debt", "due_in_ns", "first"), [(JUMP_DEBT / 2, 1, 1), (JUMP_DEBT, 1, 2), (1, JUMP_BEFORE_NS, 2), (1, -1, 2)])
+@pytest.mark.parametrize(("debt", "due_in_ns", "first"), [(JUMP_DEBT / 2, 1, 1), (JUMP_DEBT, 1, 2), (70, JUMP_BEFORE_NS, 2), (70, -1, 2)])
 def test_a_deadline_jumps_only_when_it_is_near_and_not_past_and_the_debt_is_small(debt: float, due_in_ns: int, first: int) -> None:
     now_ns = 10**9
     waiting = (make_sequence(1, "a", deadline_ns=now_ns + due_in_ns), make_sequence(2, "b"))
     assert order_of(fair_policy(*waiting, charged={"a": int(debt)}), now_ns=now_ns)[0] == first
+
+
+def test_a_deadline_jumps_only_while_its_tenant_is_inside_its_contract() -> None:
+    now_ns = 10**9
+    waiting = (make_sequence(1, "a", deadline_ns=now_ns + 1), make_sequence(2, "b"))
+    policy = fair_policy(*waiting, charged={"a": int(JUMP_DEBT / 2)})
+    policy.accounts.set_policies([TenantPolicy(tenant_id="a", committed_tpm=100), TenantPolicy(tenant_id="b")])
+    policy.accounts.note_tokens("a", 100, now_ns)
+    assert order_of(policy, now_ns=now_ns)[0] == 1
+    policy.accounts.note_tokens("a", 1, now_ns)
+    assert order_of(policy, now_ns=now_ns)[0] == 2
+
+
+def test_the_minute_of_a_contract_slides() -> None:
+    tokens = MinuteTokens()
+    tokens.add(600, 0)
+    assert (tokens.at(0), tokens.at(30 * 10**9), tokens.at(90 * 10**9), tokens.at(120 * 10**9)) == (600, 600, 300, 0)
+    tokens.add(100, 75 * 10**9)
+    assert tokens.at(90 * 10**9) == 600 / 2 + 100
+    tokens.add(5, 300 * 10**9)
+    assert tokens.at(300 * 10**9) == 5
+
+
+def test_without_the_order_of_deadlines_a_tenants_prompts_go_by_arrival_and_none_jumps() -> None:
+    now_ns = 10**9
+    waiting = (make_sequence(1, "a"), make_sequence(2, "a", deadline_ns=now_ns + 1), make_sequence(3, "b"))
+    for by_deadline, order in ((True, [2, 1, 3]), (False, [3, 1, 2])):
+        policy = fair_policy(*waiting, charged={"a": int(JUMP_DEBT / 2)}, by_deadline=by_deadline)
+        assert order_of(policy, now_ns=now_ns) == order
+
+
+def test_between_tenants_served_alike_priority_decides_and_then_who_is_closer_to_its_first_token() -> None:
+    long, short = make_sequence(1, "a"), make_sequence(2, "b")
+    long.tokens, short.tokens = [5] * 40, [5] * 3
+    policy = fair_policy(charged={"b": int(TIE_TOKENS / 2)})
+    assert order_of(policy, long, short) == [2, 1]
+    policy.accounts.set_policies([TenantPolicy(tenant_id="a", priority=1), TenantPolicy(tenant_id="b")])
+    assert order_of(policy, long, short) == [1, 2]
+    policy.accounts.charge(make_row("a", int(TIE_TOKENS)))
+    assert order_of(policy, long, short) == [2, 1]
+
+
+def test_of_one_tenants_begun_prompts_the_earliest_deadline_goes_first_and_then_the_one_closer_to_its_end() -> None:
+    begun = [make_sequence(1, "a"), make_sequence(2, "a"), make_sequence(3, "a", deadline_ns=9)]
+    for sequence, tokens in zip(begun, (30, 10, 50), strict=True):
+        sequence.tokens = [5] * tokens
+    assert order_of(fair_policy(), *begun) == [3, 2, 1]
 
 
 def test_priority_decides_where_two_tenants_tie() -> None:
