@@ -170,6 +170,7 @@ class Runtime:
             device=ready.device,
             backend=ready.attention_backend,
             reason=ready.backend_reason,
+            suggested_fast_prompt_tokens=ready.suggested_fast_prompt_tokens,
             startup_s=ready.startup_s,
         )
         self._watchers.on_ready(ready)

@@ -5,11 +5,11 @@ come: `Scheduler.may_run_ahead`); without it, each step is finished before the n
 tests compare them.
 """
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import InvalidSequence
+from engine.garbage import Sweeper
 from engine.link import Link
 from engine.scheduling.plan import Runner, StepPlan, Ticket
 from engine.scheduling.scheduler import Scheduler
@@ -54,6 +54,7 @@ class EngineLoop:
         self._clock = clock
         self._overlap = overlap
         self._compiles_after_ready = compiles_after_ready
+        self._sweeper = Sweeper()
 
     def run(self, early: Sequence[ToEngine] = ()) -> None:
         """Serve until `Shutdown`. `early` arrived before there was a loop, and counts first.
@@ -129,12 +130,13 @@ class EngineLoop:
         record = self._scheduler.record(
             step.plan, planned_ns=step.planned_ns, dispatched_ns=step.dispatched_ns, done_ns=done_ns, committed_ns=self._clock()
         )
+        self._sweeper.after_step()
         return StepDone(tuple(events), self._load(), record)
 
     def _rest(self) -> None:
         """Nothing runs: prove that no page is lost, collect garbage, tell that we are alive."""
         self._scheduler.check_integrity()
-        gc.collect(0)
+        self._sweeper.at_rest()
         self._link.send(Heartbeat(self._load()))
 
     def _load(self) -> Load:

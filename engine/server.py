@@ -1,6 +1,5 @@
 """One engine replica from its configuration to its last frame: prepare, load, compile, warm up, canary, serve."""
 
-import gc
 import hashlib
 import sys
 import traceback
@@ -29,12 +28,14 @@ from engine.execution.batch import Limits as DeviceLimits
 from engine.execution.host_memory import keep_freed_memory
 from engine.execution.kv_pool import attention_shape, page_bytes
 from engine.execution.warmup import use_compile_cache, warm_up
+from engine.garbage import freeze_garbage
 from engine.kernels.select import choose_backend
 from engine.link import Link
 from engine.loop import EngineLoop
 from engine.model.export import export_model, write_card
 from engine.model.memory import check_fit, weight_bytes
 from engine.model.source import ModelSource, open_source
+from engine.scheduling.budget import suggest_fast_prompt_tokens
 from engine.scheduling.drain import capacity_tpm
 from engine.scheduling.limits import limits_of
 from engine.scheduling.scheduler import Scheduler
@@ -101,6 +102,7 @@ class Loaded:
     num_pages: int
     step_floor_s: float
     capacity_tpm: int
+    suggested_fast_prompt_tokens: int
 
 
 class Replica:
@@ -127,11 +129,8 @@ class Replica:
             self._decode_canary(loaded.loop, source.config.vocab_size)
         card = msgspec.structs.replace(card, num_pages=loaded.num_pages)
         write_card(Path(self._config.export_dir), card)
-        # What lives until the end need not be looked at again; the rest is collected while nothing runs.
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        facts = (loaded.backend_reason, loaded.step_floor_s, loaded.capacity_tpm)
+        freeze_garbage()
+        facts = (loaded.backend_reason, loaded.step_floor_s, loaded.capacity_tpm, loaded.suggested_fast_prompt_tokens)
         self._link.send(Ready(card, _device_name(), loaded.backend_name, self._startup.seconds, *facts))
         loaded.loop.run(self._early)
 
@@ -230,8 +229,8 @@ class Replica:
         loop = EngineLoop(scheduler, warmed.runner, self._link, self._clock, overlap=config.async_scheduling, compiles_after_ready=guard)
         missing = f"; no native kernels: {available.native_missing}" if available.native_missing else ""
         times, reason = warmed.step_times, f"{chosen.reason}{missing}; weights: {weights.form}"
-        capacity = capacity_tpm(limits.buckets, times, limits.max_step_ms / 1e3)
-        return Loaded(loop, scheduler, backend.name, reason, num_pages, times.floor_s, capacity)
+        capacity, suggested = capacity_tpm(limits.buckets, times, limits.max_step_ms / 1e3), suggest_fast_prompt_tokens(times, limits)
+        return Loaded(loop, scheduler, backend.name, reason, num_pages, times.floor_s, capacity, suggested)
 
     def _show_loading(self, done: int, total: int, detail: str) -> None:
         self._startup.progress("load", done, total, detail)

@@ -59,7 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_prefill_rows: int = 16
     """Most sequences prefilled in one step, over all lanes."""
     fast_prompt_tokens: int = 512
-    """Longest prompt of the fast lane; tokens that the prefix cache has do not count."""
+    """Longest prompt of the fast lane; tokens that the prefix cache has do not count. The log line `ready` suggests one for this machine."""
     fast_prefill_rows: int = 4
     """Most prompts of the fast lane in one step; 0 is no bound of the lane's own. As all rules of lanes, under vtc and wrr."""
     slow_prefill_rows: int = 16
@@ -340,6 +340,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     """A step with next to no work: what a request that is alone pays for each of its steps."""
     capacity_tpm: int = 0
     """Tokens a minute, prompt and output, that this engine can do at most, by its step-time model; 0: not known."""
+    suggested_fast_prompt_tokens: int = 0
+    """Longest prompt whose prefill does not yet dominate its TTFT, by the steps that warm-up measured; 0 where none was."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):

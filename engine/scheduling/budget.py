@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket
 from engine.scheduling.request import Sequence
-from engine.scheduling.step_model import NO_WORK, StepModel, Work
+from engine.scheduling.step_model import NO_WORK, StepModel, StepTimes, Work
 
 GAP_TARGETS = 1.5
 """One gap between two tokens of a stream may be so many TPOT targets."""
@@ -83,6 +83,18 @@ class StepBudget:
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> float:
         bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
         return model.predict_s(bucket, work.with_chunk(size, context))
+
+
+def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
+    """The longest prompt that is prefilled in no more time than its first token waits otherwise: for a step that runs already, and for
+    what any step takes. Longer ones are dominated by their own length, and would hold up the short ones."""
+    wait_s = limits.max_step_ms / 1e3 + times.floor_s
+    suggested = 0
+    for tokens in limits.buckets.prefill_tokens:
+        if times.seconds(Bucket(0, tokens), NO_WORK.with_chunk(tokens, 0)) > wait_s + times.floor_s:
+            break
+        suggested = tokens
+    return suggested
 
 
 def _due_ns(sequence: Sequence, start_ns: int) -> int:

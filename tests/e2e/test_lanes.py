@@ -1,5 +1,6 @@
 """Lanes of the served SmolLM2: the scheduler has the last word, and the books name the lane a request ran in."""
 
+import re
 from typing import Any
 
 import httpx
@@ -30,3 +31,7 @@ def test_a_request_may_name_its_lane(appliance: Appliance, client: httpx.Client)
     assert metric(client, "requests_total", tenant="lane-namer", lane="batch", outcome="completed") == 1
     contradiction = client.post("/v1/completions", json={**body, "service_tier": "priority"}, headers=headers)
     assert contradiction.status_code == 400 and contradiction.json()["error"]["param"] == "lane"
+
+
+def test_the_log_suggests_a_threshold_for_this_machine(appliance: Appliance) -> None:
+    assert re.search(r"suggested_fast_prompt_tokens\W+(0|64)\b", appliance.log())

@@ -1,6 +1,8 @@
 """What fits into a step: by the step limit, by the tightest token deadline, and never nothing."""
 
-from engine.scheduling.budget import StepBudget
+from dataclasses import replace
+
+from engine.scheduling.budget import StepBudget, suggest_fast_prompt_tokens
 from engine.scheduling.request import Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_model import NO_WORK, StepModel, StepTimes, Work
@@ -119,3 +121,11 @@ def test_a_fixed_chunk_takes_no_account_of_time() -> None:
     scheduler = Scheduler(make_limits(fixed_chunk_tokens=16))
     scheduler.submit(make_submit(1, (5,) * 40, max_tokens=4))
     assert [text_of(plan_of(scheduler)) for _ in range(3)] == ["1:0-15", "1:16-31", "1:32-39!"]
+
+
+def test_the_suggested_threshold_is_where_a_prompt_takes_longer_to_compute_than_to_wait() -> None:
+    limits = make_limits(max_num_batched_tokens=128, max_step_ms=3)
+    times = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
+    assert suggest_fast_prompt_tokens(times, limits) == 128  # 22.8 ms against a wait of 13 and a step's own 10
+    assert suggest_fast_prompt_tokens(times, replace(limits, max_step_ms=2)) == 32
+    assert suggest_fast_prompt_tokens(StepTimes(times.base_s, prefill_token_s=1e-2), limits) == 0
