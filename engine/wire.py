@@ -59,7 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_prefill_rows: int = 16
     """Most sequences prefilled in one step, over all lanes."""
     fast_prompt_tokens: int = 512
-    """Longest prompt of the fast lane; tokens that the prefix cache has do not count. The log line `ready` suggests one for this machine."""
+    """Longest prompt of the fast lane; tokens that the prefix cache has do not count. The log line `ready` suggests one."""
     fast_prefill_rows: int = 4
     """Most prompts of the fast lane in one step; 0 is no bound of the lane's own. As all rules of lanes, under vtc and wrr."""
     slow_prefill_rows: int = 16

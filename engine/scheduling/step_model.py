@@ -16,6 +16,7 @@ WINDOW_STEPS = 256
 FIRST_STEPS = 16
 """Until so many were seen the measurement stands uncorrected."""
 ERROR_SHARE = 0.99
+LIKELY_SHARE = 0.9
 CORRECTION_BOUNDS = (0.5, 2.0)
 """A machine that stalls for other reasons than our work may not talk the scheduler into ever smaller steps."""
 NEWEST_STEPS = 64
@@ -144,6 +145,8 @@ class StepModel:
     correction: float = 1.0
     """The error ratio within its bounds, or the worst of the newest steps where that is less: once a burst of other processes is over,
     what it did to the steps is soon forgotten."""
+    likely_correction: float = 1.0
+    """P90 of the errors, within the same bounds."""
     _habits: dict[Bucket, _Habit] = field(default_factory=dict)
     _num_steps: int = 0
     _recent: deque[float] = field(default_factory=deque)
@@ -153,12 +156,19 @@ class StepModel:
         """What 99 of 100 such steps stay below."""
         return self._expect_s(bucket, work) * self.correction
 
+    def likely_s(self, bucket: Bucket, work: Work) -> float:
+        """What 9 of 10 such steps stay below."""
+        return self._expect_s(bucket, work) * self.likely_correction
+
     @property
     def error_ratio(self) -> float:
         """P99 over recent steps of measured over expected time; 1 until there are enough."""
+        return self._error(ERROR_SHARE)
+
+    def _error(self, share: float) -> float:
         if len(self._sorted) < FIRST_STEPS:
             return 1.0
-        return self._sorted[math.ceil(ERROR_SHARE * len(self._sorted)) - 1]
+        return self._sorted[math.ceil(share * len(self._sorted)) - 1]
 
     def observe(self, bucket: Bucket, work: Work, seconds: float) -> None:
         """A step took so long."""
@@ -174,6 +184,7 @@ class StepModel:
         lowest, highest = CORRECTION_BOUNDS
         newest = max(islice(reversed(self._recent), NEWEST_STEPS))
         self.correction = min(highest, max(lowest, min(self.error_ratio, newest)))
+        self.likely_correction = min(self.correction, max(lowest, self._error(LIKELY_SHARE)))
 
     def _expect_s(self, bucket: Bucket, work: Work) -> float:
         habit = self._habits.get(bucket)

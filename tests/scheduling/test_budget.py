@@ -129,3 +129,13 @@ def test_the_suggested_threshold_is_where_a_prompt_takes_longer_to_compute_than_
     assert suggest_fast_prompt_tokens(times, limits) == 128  # 22.8 ms against a wait of 13 and a step's own 10
     assert suggest_fast_prompt_tokens(times, replace(limits, max_step_ms=2)) == 32
     assert suggest_fast_prompt_tokens(StepTimes(times.base_s, prefill_token_s=1e-2), limits) == 0
+
+
+def test_the_step_limit_counts_the_likely_time_and_a_token_deadline_the_almost_certain_one() -> None:
+    limits = make_limits(max_step_ms=16, max_num_seqs=16)
+    model = StepModel(times_of(limits))
+    for step in range(200):
+        model.observe(limits.buckets.choose(2, 0), NO_WORK, 0.010 if step % 20 else 0.030)
+    budget = StepBudget(limits, model)
+    assert budget.prefill_rows(None, NO_WORK, 0) == 48
+    assert budget.prefill_rows(0.016, NO_WORK, 0) == 32  # in no time, but almost as quick as the smallest

@@ -83,6 +83,13 @@ def test_the_error_is_the_99th_of_100_and_not_the_worst() -> None:
     assert 1.2 < model.error_ratio < 1.35
 
 
+def test_the_likely_time_leaves_out_a_tenth_of_the_errors() -> None:
+    model = StepModel(StepTimes({SMALL: 0.010}))
+    observe(model, SMALL, *(0.010 if step % 20 else 0.020 for step in range(200)))
+    assert model.likely_s(SMALL, NO_WORK) < 1.2 * 0.010
+    assert model.predict_s(SMALL, NO_WORK) > 1.5 * 0.010
+
+
 def test_the_first_steps_correct_nothing_and_old_ones_are_forgotten() -> None:
     model = StepModel(StepTimes({SMALL: 0.010}))
     observe(model, SMALL, *[0.010] * (FIRST_STEPS - 2), 0.030)
