@@ -145,37 +145,38 @@ class StepModel:
     correction: float = 1.0
     """The error ratio within its bounds, or the worst of the newest steps where that is less: once a burst of other processes is over,
     what it did to the steps is soon forgotten."""
-    likely_correction: float = 1.0
-    """P90 of the errors, within the same bounds."""
+    likely_delay_s: float = 0.0
+    """P90 over the newest steps of measured minus expected time."""
     _habits: dict[Bucket, _Habit] = field(default_factory=dict)
     _num_steps: int = 0
     _recent: deque[float] = field(default_factory=deque)
     _sorted: list[float] = field(default_factory=list)
+    _delays: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
 
     def predict_s(self, bucket: Bucket, work: Work) -> float:
         """What 99 of 100 such steps stay below."""
         return self._expect_s(bucket, work) * self.correction
 
     def likely_s(self, bucket: Bucket, work: Work) -> float:
-        """What 9 of 10 such steps stay below."""
-        return self._expect_s(bucket, work) * self.likely_correction
+        """What 9 of 10 such steps stay below. What delays a step a little is about as long whatever the step, so it is added: times a
+        ratio that small steps taught, larger ones would seem too long, and small ones would go on."""
+        return self._expect_s(bucket, work) + self.likely_delay_s
 
     @property
     def error_ratio(self) -> float:
         """P99 over recent steps of measured over expected time; 1 until there are enough."""
-        return self._error(ERROR_SHARE)
-
-    def _error(self, share: float) -> float:
         if len(self._sorted) < FIRST_STEPS:
             return 1.0
-        return self._sorted[math.ceil(share * len(self._sorted)) - 1]
+        return self._sorted[math.ceil(ERROR_SHARE * len(self._sorted)) - 1]
 
     def observe(self, bucket: Bucket, work: Work, seconds: float) -> None:
         """A step took so long."""
         if seconds <= 0:
             return
         self._num_steps += 1
-        ratio = seconds / max(1e-9, self._expect_s(bucket, work))
+        expected_s = max(1e-9, self._expect_s(bucket, work))
+        ratio = seconds / expected_s
+        self._delays.append(seconds - expected_s)
         self._learn_habit(bucket, ratio)
         self._recent.append(ratio)
         insort(self._sorted, ratio)
@@ -184,7 +185,8 @@ class StepModel:
         lowest, highest = CORRECTION_BOUNDS
         newest = max(islice(reversed(self._recent), NEWEST_STEPS))
         self.correction = min(highest, max(lowest, min(self.error_ratio, newest)))
-        self.likely_correction = min(self.correction, max(lowest, self._error(LIKELY_SHARE)))
+        if len(self._delays) >= FIRST_STEPS:
+            self.likely_delay_s = max(0.0, sorted(self._delays)[math.ceil(LIKELY_SHARE * len(self._delays)) - 1])
 
     def _expect_s(self, bucket: Bucket, work: Work) -> float:
         habit = self._habits.get(bucket)
