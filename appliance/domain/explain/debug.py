@@ -6,7 +6,7 @@ from litestar import Controller, Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 
-from appliance.domain.explain.pages import PAGE_NAMES, DebugPages, Page, render
+from appliance.domain.explain.pages import PAGE_NAMES, DebugPages, Page, PageName, render
 from appliance.errors import NotFound
 from appliance.problems import problem_responses
 from appliance.route_access import READS
@@ -27,7 +27,7 @@ class DebugController(Controller):
         format: FromQuery[Literal["html", "json"] | None] = None,
     ) -> Response[Page | str]:
         """`queue`, `kv`, `tenants`, `steps` or `tasks`: a table of at most 200 rows, JSON unless a browser asks or `format` says so."""
-        known = next((each for each in PAGE_NAMES if each == name), None)
+        known: PageName | None = next((each for each in PAGE_NAMES if each == name), None)
         if known is None:
             raise NotFound(f"there is no page {name[:40]!r}: ask for one of {', '.join(PAGE_NAMES)}", param="name")
         page = pages.page(known)
