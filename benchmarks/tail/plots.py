@@ -44,7 +44,7 @@ def _cases(results: Results, about: str) -> Figure:
     _gaps(middle, [tenant for _, tenant in rows])
     _outcomes(right, [tenant for _, tenant in rows])
     left.set_yticks(range(len(rows)), [f"{case.name} · {tenant.tenant}" for case, tenant in rows], fontsize=8)
-    left.set_ylim(len(rows) - 0.4, -0.6)
+    left.set_ylim(len(rows) + 0.1, -0.6)  # room for the legends below the last row
     for index in range(1, len(rows)):
         if rows[index][0] is not rows[index - 1][0]:
             for axes in (left, middle, right):

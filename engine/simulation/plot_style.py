@@ -25,7 +25,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def title(figure: Figure, text: str, below: str) -> None:
     """A sentence that says what is seen, and a smaller line with the conditions."""
-    figure.suptitle(text, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
+    figure.suptitle(text, x=0.01, ha="left", fontsize=12.5 if len(text) < 90 else 10.5, fontweight="bold")
     figure.text(0.012, -0.005, below, ha="left", va="top", fontsize=8, color=GREY)
 
 
