@@ -34,6 +34,7 @@ from appliance.domain.explain.debug import DebugController
 from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
+from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LANES, LaneRules
 from appliance.domain.peers.registry import Peers
@@ -203,6 +204,7 @@ def _build(
         data_path(settings) / FLIGHT_FOLDER,
     )
     runtime.on_crash = lambda: recorder.dump_soon("engine lost")
+    patience = Patience(settings.max_unacknowledged_tokens, settings.write_deadline_s)
     parts = Parts(
         inference=InferenceService(
             control.directory,
@@ -211,6 +213,7 @@ def _build(
             telemetry,
             clocks,
             random.Random(),
+            patience,
             LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens),
             share=lambda: peers.share,
         ),

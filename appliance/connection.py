@@ -1,11 +1,16 @@
 """What each connection does beyond uvicorn: an end for readers that stall and for heads that never end, and no upgrades."""
 
 import asyncio
+import contextlib
+import struct
+import termios
+from fcntl import ioctl
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from appliance.domain.inference.backpressure import READER_STATE
 from appliance.domain.inference.exchange import STALLED_STATE
 
 WRITE_HIGH_WATER_BYTES = 4_096
@@ -17,6 +22,10 @@ HEAD_DEADLINE_S = 75.0
 MAX_PIPELINED = 8
 """Requests behind the one that is answered; beyond them the connection is not read, and its end is not seen."""
 
+SIOCOUTQ = termios.TIOCOUTQ
+"""tcp(7): bytes that the peer has not acknowledged. Linux gives both the same number."""
+
+_INT = struct.Struct("i")
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request"
 _HEAD_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large"
 
@@ -68,6 +77,7 @@ def connection_type(write_deadline_s: float) -> type[HttpToolsProtocol]:
             if self._is_offered_upgrade():
                 return  # the parser stops here, and `_feed` goes on without the offer
             super().on_headers_complete()
+            self.scope["state"][READER_STATE] = self  # pyright: ignore[reportTypedDictNotRequiredAccess]
             if len(self.pipeline) <= MAX_PIPELINED:
                 self.flow.resume_reading()
 
@@ -119,11 +129,25 @@ def connection_type(write_deadline_s: float) -> type[HttpToolsProtocol]:
                 self._head_due.cancel()
                 self._head_due = None
 
-        # ---- an answer leaves
+        # ---- an answer leaves (`backpressure.Reader`)
+
+        def unacknowledged_bytes(self) -> int:
+            waiting = self.transport.get_write_buffer_size()
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None:
+                with contextlib.suppress(OSError):  # it was closed this very moment
+                    waiting += _INT.unpack(ioctl(sock.fileno(), SIOCOUTQ, bytes(_INT.size)))[0]
+            return waiting
+
+        def cut(self) -> None:
+            """The request sees a disconnect, and by this mark its cause."""
+            if self._answered is not None:
+                self._answered.scope["state"][STALLED_STATE] = True  # pyright: ignore[reportTypedDictNotRequiredAccess]
+            self.transport.abort()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._stalled = self.loop.call_later(write_deadline_s, self._cut)
+            self._stalled = self.loop.call_later(write_deadline_s, self.cut)
 
         def resume_writing(self) -> None:
             super().resume_writing()
@@ -133,11 +157,5 @@ def connection_type(write_deadline_s: float) -> type[HttpToolsProtocol]:
             if self._stalled is not None:
                 self._stalled.cancel()
                 self._stalled = None
-
-        def _cut(self) -> None:
-            """The request sees a disconnect, and by this mark its cause."""
-            if self._answered is not None:
-                self._answered.scope["state"][STALLED_STATE] = True  # pyright: ignore[reportTypedDictNotRequiredAccess]
-            self.transport.abort()
 
     return Connection

@@ -57,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     whatever comes is queued and served in its turn."""
     write_deadline_s: Seconds = 30.0
     """Seconds a client may take nothing before its request is cancelled."""
+    max_unacknowledged_tokens: Annotated[int, msgspec.Meta(ge=0)] = 32
+    """Tokens of a stream that its reader may not have taken yet; beyond them no more are drawn until it catches up. 0 is no limit."""
     shutdown_grace_s: Seconds = 30.0
     """Seconds that requests in flight get to finish after SIGTERM."""
     metrics_without_key: bool = False

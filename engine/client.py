@@ -20,9 +20,11 @@ from engine.wire import (
     FinishReason,
     FromEngine,
     Heartbeat,
+    Pause,
     Prepared,
     Progress,
     Ready,
+    Resume,
     SequenceEvent,
     SetPolicies,
     Shutdown,
@@ -93,6 +95,14 @@ class EngineClient(asyncio.Protocol):
         if alive and self.is_connected:
             self._send(Abort(alive))
 
+    def pause(self, sequence_ids: Iterable[int]) -> None:
+        """Draw no more tokens for these sequences until `resume`; a step in flight may still bring one."""
+        self._send_if_connected(Pause(tuple(sequence_ids)))
+
+    def resume(self, sequence_ids: Iterable[int]) -> None:
+        """Go on with sequences that were paused."""
+        self._send_if_connected(Resume(tuple(sequence_ids)))
+
     def send_prefixes(self, prefixes: CommonPrefixes) -> None:
         self._send(prefixes)
 
@@ -101,13 +111,16 @@ class EngineClient(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Ask the engine to exit; the connection ends soon after."""
-        if self.is_connected:
-            self._send(Shutdown())
+        self._send_if_connected(Shutdown())
 
     def close(self) -> None:
         """Close the connection; the engine exits when it sees the end of the stream."""
         if self._transport is not None:
             self._transport.close()
+
+    def _send_if_connected(self, message: msgspec.Struct) -> None:
+        if self.is_connected:
+            self._send(message)
 
     def _send(self, message: msgspec.Struct) -> None:
         if self._transport is None or self._lost_reason is not None:

@@ -20,6 +20,8 @@ from engine.wire import (
     FinishReason,
     Heartbeat,
     Load,
+    Pause,
+    Resume,
     SequenceEvent,
     SetPolicies,
     Shutdown,
@@ -65,8 +67,10 @@ class EngineLoop:
         running: InFlight | None = None
         if not self._take(list(early)):
             return
+        is_resting = not self._scheduler.has_work
         while True:
-            messages = self._link.receive(0.0 if self._scheduler.has_work else HEARTBEAT_S)
+            messages = self._link.receive(HEARTBEAT_S if is_resting else 0.0)
+            is_resting = False
             if not self._take(messages):
                 return
             if running is not None and not self._scheduler.may_run_ahead:
@@ -79,6 +83,7 @@ class EngineLoop:
             if started is not None:
                 self._link.send(self._finish_step(started))
             elif running is None:
+                is_resting = True
                 self._rest()
 
     def run_alone(self, submit: Submit) -> list[SequenceEvent]:
@@ -104,6 +109,12 @@ class EngineLoop:
                 case Abort():
                     for sequence_id in message.sequence_ids:
                         self._scheduler.abort(sequence_id)
+                case Pause():
+                    for sequence_id in message.sequence_ids:
+                        self._scheduler.pause(sequence_id)
+                case Resume():
+                    for sequence_id in message.sequence_ids:
+                        self._scheduler.resume(sequence_id, self._clock())
                 case Shutdown():
                     return False
                 case SetPolicies():
@@ -134,7 +145,7 @@ class EngineLoop:
         return StepDone(tuple(events), self._load(), record)
 
     def _rest(self) -> None:
-        """Nothing runs: prove that no page is lost, collect garbage, tell that we are alive."""
+        """Nothing runs, or only what is paused: prove that no page is lost, collect garbage, tell that we are alive."""
         self._scheduler.check_integrity()
         self._sweeper.at_rest()
         self._link.send(Heartbeat(self._load()))

@@ -304,7 +304,19 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", array_like=True):
     """Finish nothing, exit 0. The connection's end means the same."""
 
 
-ToEngine = Submit | Abort | SetPolicies | CommonPrefixes | Shutdown
+class Pause(msgspec.Struct, frozen=True, tag="pause", array_like=True):
+    """The reader of these sequences lags: plan no more tokens for them. They keep their pages unless somebody needs them."""
+
+    sequence_ids: tuple[int, ...]
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume", array_like=True):
+    """The reader has caught up: go on with these sequences."""
+
+    sequence_ids: tuple[int, ...]
+
+
+ToEngine = Submit | Abort | SetPolicies | CommonPrefixes | Shutdown | Pause | Resume
 
 
 # ---- from the engine --------------------------------------------------------------------------------------------

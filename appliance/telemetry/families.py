@@ -69,6 +69,8 @@ SHADOWED = Family(
 CANCELLED = Family(
     "cancellations", "counter", "Requests cancelled, by the stage they were in and the cause.", (*REQUEST_LABELS, "stage", "cause")
 )
+PAUSES = Family("backpressure_pauses", "counter", "Times a stream was paused until its reader had caught up.", REQUEST_LABELS)
+PAUSED_SECONDS = Family("backpressure_seconds", "counter", "How long streams were paused for their readers.", REQUEST_LABELS)
 TOKENS = Family(
     "tokens", "counter", "Tokens of settled requests; cached ones are prompt tokens the prefix cache had.", (*REQUEST_LABELS, "direction")
 )
@@ -175,7 +177,7 @@ MISMATCHES = Family(
 )
 
 FAMILIES = (
-    REQUESTS, REJECTED, SHADOWED, CANCELLED, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
+    REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
     LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,

@@ -75,8 +75,14 @@ class RequestReport:
     """The engine's names of its outputs."""
     blocked_ns: tuple[tuple[int, int], ...] = ()
     """From, to: when the client took nothing and writing had to wait; the first `MAX_BLOCKED_SPANS`."""
+    paused_ns: tuple[tuple[int, int], ...] = ()
+    """From, to: when its sequences were paused, because the client had not taken what there was."""
     message: str = ""
     """What a refused or failed request was told."""
+
+    @property
+    def paused_s(self) -> float:
+        return sum(ended_ns - began_ns for began_ns, ended_ns in self.paused_ns) / 1e9
 
 
 class _Counters:
@@ -86,6 +92,8 @@ class _Counters:
         self.outcome = {value: metrics.requests.labels(*labels, value) for value in f.OUTCOMES}
         self.rejection = {value: metrics.rejections.labels(*labels, value) for value in f.REJECTIONS}
         self.shadowed = {value: metrics.shadow_rejections.labels(*labels, value) for value in f.SHADOW_REASONS}
+        self.pauses = metrics.pauses.labels(*labels)
+        self.paused_s = metrics.paused_s.labels(*labels)
         self.tokens = {value: metrics.tokens.labels(*labels, value) for value in f.DIRECTIONS}
         self.cancellation = {(s, c): metrics.cancellations.labels(*labels, s, c) for s in f.STAGES for c in f.CAUSES}
 
@@ -110,6 +118,8 @@ class RequestMetrics:
         self.rejections = counter(registry, f.REJECTED)
         self.shadow_rejections = counter(registry, f.SHADOWED)
         self.cancellations = counter(registry, f.CANCELLED)
+        self.pauses = counter(registry, f.PAUSES)
+        self.paused_s = counter(registry, f.PAUSED_SECONDS)
         self.tokens = counter(registry, f.TOKENS)
         self.ttft = histogram(registry, f.TTFT)
         self.inter_token = histogram(registry, f.INTER_TOKEN)
@@ -128,7 +138,7 @@ class RequestMetrics:
     @property
     def metrics(self) -> tuple[Counter | Histogram, ...]:
         """All of them, in the order they are shown."""
-        counters = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.tokens)
+        counters = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.pauses, self.paused_s, self.tokens)
         return (*counters, self.ttft, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.request)
 
     @property
@@ -176,6 +186,8 @@ class RequestMetrics:
             return
         if report.cause:
             counters.cancellation[report.stage, report.cause].inc()
+        counters.pauses.inc(len(report.paused_ns))
+        counters.paused_s.inc(report.paused_s)
         counters.tokens["prompt"].inc(report.prompt_tokens)
         counters.tokens["cached"].inc(report.cached_tokens)
         counters.tokens["generated"].inc(report.generated_tokens)
@@ -191,7 +203,8 @@ class RequestMetrics:
         if report.first_sent_ns:
             times.ttft.observe((report.first_sent_ns - report.received_ns) / 1e9)
         if report.tokens_after_first > 0:
-            times.tpot.observe((report.last_token_ns - report.first_token_ns) / 1e9 / report.tokens_after_first)
+            decode_s = (report.last_token_ns - report.first_token_ns) / 1e9 - report.paused_s  # the reader's time is not ours
+            times.tpot.observe(max(0.0, decode_s) / report.tokens_after_first)
 
     def _counters_of(self, lane: str, label: str) -> _Counters:
         found = self._counters.get((lane, label))

@@ -64,11 +64,16 @@ class KvMemory:
     def has_room(self, sequence: Sequence, pages: int, *, keep_back: int = 0) -> bool:
         """Whether a waiting sequence may take so many pages: they are there beside what is set aside for other tenants and promised
         to running sequences, `keep_back` are left, and its tenant stays within its cap. One sequence of a tenant may always run."""
-        holding = self.pool.holdings.of(sequence.submit.tenant_id)
-        if holding.sequences and max(1, pages + holding.promised) > holding.room_under_cap:
+        if self.is_beyond_cap(sequence, pages):
             return False
+        holding = self.pool.holdings.of(sequence.submit.tenant_id)
         others = self.pool.holdings.spoken_for - holding.spoken_for
         return pages + holding.promised + others + keep_back <= self.pool.num_free + self.pool.num_cached
+
+    def is_beyond_cap(self, sequence: Sequence, pages: int) -> bool:
+        """So many pages more are too many for the waiting sequence's tenant."""
+        holding = self.pool.holdings.of(sequence.submit.tenant_id)
+        return bool(holding.sequences) and max(1, pages + holding.promised) > holding.room_under_cap
 
     def is_held_by_cap(self, tenant_id: str) -> bool:
         """Only the tenant's own pages would help it: it holds as many as it may."""

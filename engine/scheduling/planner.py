@@ -82,11 +82,13 @@ class Planner:
                 draft.add_decode(sequence)
 
     def _lanes_at_work(self) -> list[str]:
-        return [sequence.submit.lane for sequence in self._roster.running] + self._roster.waiting.lanes()
+        return [sequence.submit.lane for sequence in self._roster.running if not sequence.is_paused] + self._roster.waiting.lanes()
 
     def _make_room_for_decode(self, sequence: Sequence, victims: list[Sequence]) -> bool:
         """Strongest claim first, so a victim is the sequence itself or one that is not in the plan yet."""
         while not self._memory.grow(sequence, sequence.planned_tokens + 1):
+            if self._park_for(sequence, is_beyond_cap=self._memory.is_held_by_cap(sequence.submit.tenant_id)):
+                continue
             victim = next((other for other in reversed(victims) if self._can_yield(other, sequence)), None)
             assert victim is not None, "a sequence that lacks a page can itself be preempted"
             self._roster.preempt(victim, "memory")
@@ -102,6 +104,8 @@ class Planner:
     def _plan_prefills(self, draft: Draft, now_ns: int) -> None:
         """Whoever is cut short stops all admissions behind it, so nobody starves; but a tenant beyond its share of pages
         stops only itself. Begun prompts go on whoever waits: they were promised their pages."""
+        if len(self._policy) and not self._roster.num_free_slots:
+            self._roster.park_one()
         turn = _Turn(self._roster.num_free_slots)
         begun = {sequence.sequence_id: sequence for sequence in self._roster.running if sequence.uncomputed_tokens}
         budget_is_fast: bool | None = None
@@ -144,6 +148,8 @@ class Planner:
         if not wanted:
             return False
         while not self._memory.grow(sequence, sequence.planned_tokens + wanted):
+            if self._park_for(sequence, is_beyond_cap=self._memory.is_held_by_cap(sequence.submit.tenant_id)):
+                continue
             victim = self._victim_behind(draft, sequence)
             if victim is None:
                 break
@@ -177,14 +183,21 @@ class Planner:
         """
         if self._lane_is_open(sequence):
             return True
-        if not self._has_row(sequence, turn):
+        while not self._has_row(sequence, turn):
+            if self._roster.park_one():
+                turn.slots += 1
+                continue
             turn.blocked.add(sequence.submit.tenant_id)
             return self._policy.is_fair  # another tenant may still have one
         match = self._match_unless_held(sequence, draft)
         if match is None:
             return True
         missing = self._memory.missing_pages(sequence, self._roster.expected_tokens(sequence), match)
-        if not self._has_pages(sequence, missing + turn.spoken_for):
+        wanted = missing + turn.spoken_for
+        if not self._has_pages(sequence, wanted):
+            if self._park_for(sequence, is_beyond_cap=self._memory.is_beyond_cap(sequence, wanted)):
+                turn.slots += 1
+                return self._admit(draft, sequence, turn, now_ns)  # what it finds in the cache may be more now
             return False
         turn.slots -= 1
         if sequence.wants_prompt_logprobs != draft.lone:
@@ -214,6 +227,10 @@ class Planner:
         if not self._policy.is_fair:
             return turn.slots > 0
         return self._roster.shares.has_row(sequence.submit.tenant_id, turn.slots)
+
+    def _park_for(self, sequence: Sequence, *, is_beyond_cap: bool) -> bool:
+        """Pages of a paused sequence for one that lacks some; only its own tenant's help it where the tenant's cap is in the way."""
+        return self._roster.park_one(of_tenant=sequence.submit.tenant_id if is_beyond_cap else None)
 
     def _has_pages(self, sequence: Sequence, missing: int) -> bool:
         keep_back = self._roster.shares.pages_kept_back(sequence) if self._policy.is_fair else 0

@@ -15,7 +15,7 @@ from engine.wire import Drain, Load, StepRecord, TenantLoad, WorkShare
 class Counters:
     """Run from the start of the process, like the fields of `Load` with the same names."""
 
-    preemptions: dict[str, int] = field(default_factory=lambda: {"memory": 0, "swap": 0, "forced": 0})
+    preemptions: dict[str, int] = field(default_factory=lambda: {"memory": 0, "swap": 0, "forced": 0, "slow_reader": 0})
     """By cause; `swap` is lack of memory where the pages went to the host."""
     recomputed_tokens: int = 0
     prefix_query_tokens: int = 0

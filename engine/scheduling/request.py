@@ -43,6 +43,8 @@ class Sequence:
     """Rises at preemption, abort and end: rows planned in an earlier epoch are late and dropped."""
     decoding: bool = False
     """Every known token is planned: from here on one decode row a step."""
+    is_paused: bool = False
+    """Its reader lags: no more tokens are drawn for it."""
     preemptions: int = 0
     host_pages: list[int] = field(default_factory=list)
     """Of host memory: what it had computed when it was preempted, from the first token on."""
@@ -80,7 +82,7 @@ class Sequence:
     @property
     def wants_decode(self) -> bool:
         """Its next token may be planned: nothing is planned past `max_tokens`, however many samples are in flight."""
-        return self.decoding and len(self.tokens) + self.in_flight_samples < self.max_tokens
+        return self.decoding and not self.is_paused and len(self.tokens) + self.in_flight_samples < self.max_tokens
 
     @property
     def uncomputed_tokens(self) -> int:

@@ -34,6 +34,8 @@ class Roster:
         self.shares = Shares(limits, accounts, self.memory, self.running)
         self.outputs = OutputLengths()
         self.counters = Counters()
+        self.parked: dict[int, Sequence] = {}
+        """Paused sequences without row and pages, by id: neither running nor waiting."""
         self.preempted: list[int] = []
         """Since the last plan."""
         self._model = model
@@ -68,23 +70,44 @@ class Roster:
     def preempt(self, sequence: Sequence, cause: str) -> None:
         """Back to the queue, with what it computed kept on the host where that is cheaper than computing it again. Samples in flight for
         it are drawn again."""
-        lost_tokens = sequence.planned_tokens
-        if self._is_worth_keeping(sequence) and self.memory.swap_out(sequence) and cause == "memory":
-            cause = "swap"
-        self._leave_device(sequence)
-        sequence.lost_tokens = lost_tokens
         sequence.preemptions += 1
-        self.counters.preemptions[cause] += 1
-        self.preempted.append(sequence.sequence_id)
-        self.enqueue(sequence)
+        self._take_away(sequence, cause)
+
+    def pause(self, sequence: Sequence) -> None:
+        """Its reader lags. A prefill that runs goes on to its first token; what waits leaves the queue."""
+        if sequence.is_paused:
+            return
+        sequence.is_paused = True
+        if sequence.slot < 0:
+            self._stop_waiting(sequence)
+            self.parked[sequence.sequence_id] = sequence
+
+    def resume(self, sequence: Sequence) -> None:
+        """Its reader has caught up."""
+        sequence.is_paused = False
+        if self.parked.pop(sequence.sequence_id, None) is not None:
+            self.enqueue(sequence)
+
+    def park_one(self, *, of_tenant: str | None = None) -> bool:
+        """Take row and pages of the youngest paused sequence (of one tenant), because somebody needs them; False: there is none.
+
+        It comes back as after a preemption when it is resumed. This is none of the preemptions it may suffer at most: its reader brought it about.
+        """
+        idle = (s for s in reversed(self.running) if s.is_paused and s.decoding and not s.in_flight_samples)
+        victim = next((s for s in idle if of_tenant in (None, s.submit.tenant_id)), None)
+        if victim is None:
+            return False
+        self._take_away(victim, "slow_reader")
+        return True
 
     def remove(self, sequence: Sequence) -> None:
         """It ended, wherever it was."""
         if sequence.slot >= 0:
             self._leave_device(sequence)
-        else:
+            return
+        if self.parked.pop(sequence.sequence_id, None) is None:
             self._stop_waiting(sequence)
-            self.memory.forget(sequence)
+        self.memory.forget(sequence)
 
     def is_batch(self, sequence: Sequence) -> bool:
         """It yields to interactive work."""
@@ -155,7 +178,7 @@ class Roster:
         """The idle invariant. Raises AssertionError when a page or slot is lost."""
         self.memory.check_nothing_used()
         assert len(self._free_slots) == self.limits.max_num_seqs, "idle, but a slot is taken"
-        assert not self.running and not len(self.queue), "idle, but a sequence is scheduled"
+        assert not self.running and not self.parked and not len(self.queue), "idle, but a sequence is scheduled"
 
     def _is_worth_keeping(self, sequence: Sequence) -> bool:
         tokens = self.memory.swappable_tokens(sequence)
@@ -167,6 +190,19 @@ class Roster:
         self.waiting.remove(sequence)
         self.accounts.part(sequence.submit.tenant_id)
 
+    def _take_away(self, sequence: Sequence, cause: str) -> None:
+        lost_tokens = sequence.planned_tokens
+        if self._is_worth_keeping(sequence) and self.memory.swap_out(sequence) and cause == "memory":
+            cause = "swap"
+        self._leave_device(sequence)
+        sequence.lost_tokens = lost_tokens
+        self.counters.preemptions[cause] += 1
+        self.preempted.append(sequence.sequence_id)
+        if sequence.is_paused:
+            self.parked[sequence.sequence_id] = sequence
+        else:
+            self.enqueue(sequence)
+
     def _leave_device(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         heappush(self._free_slots, sequence.slot)
@@ -174,7 +210,7 @@ class Roster:
         sequence.forget_device_state()
 
     def _count_admission(self, sequence: Sequence) -> None:
-        if sequence.preemptions:
+        if sequence.lost_tokens:
             self.counters.recomputed_tokens += max(0, sequence.lost_tokens - sequence.planned_tokens)
         elif self.limits.enable_prefix_caching:
             self.counters.prefix_query_tokens += sequence.prompt_tokens

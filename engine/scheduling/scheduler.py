@@ -99,6 +99,19 @@ class Scheduler:
             self._end(sequence)
             self._check_if_idle()
 
+    def pause(self, sequence_id: int) -> None:
+        """Plan no more tokens for a sequence until it is resumed or aborted. Its pages and its row go to others who need them."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None:
+            self._roster.pause(sequence)
+
+    def resume(self, sequence_id: int, now_ns: int) -> None:
+        """Go on with a paused sequence; the time it was paused is no gap that anybody has to make up for."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None:
+            self._roster.resume(sequence)
+            sequence.last_token_ns = sequence.last_token_ns and now_ns
+
     def take_events(self) -> list[SequenceEvent]:
         """Events that no step made, since the last call."""
         events, self._events = self._events, []

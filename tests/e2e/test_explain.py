@@ -9,7 +9,7 @@ import pytest
 
 from tests.appliance import Appliance
 from tests.e2e.metrics import metric, until
-from tests.e2e.test_smollm2 import tenant_headers
+from tests.e2e.tenants import tenant_headers
 
 NOISY_REQUESTS = 24
 IMPATIENT = {"ttft_ms": 1, "queue_ttl_ms": None}

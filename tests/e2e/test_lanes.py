@@ -8,7 +8,8 @@ import httpx
 from tests.appliance import Appliance
 from tests.e2e.conftest import GROUP
 from tests.e2e.metrics import metric
-from tests.e2e.test_smollm2 import conversation, tenant_headers
+from tests.e2e.tenants import tenant_headers
+from tests.e2e.test_smollm2 import conversation
 
 
 def test_a_long_prompt_runs_fast_where_it_is_cached_and_slow_where_it_is_not(appliance: Appliance, client: httpx.Client) -> None:

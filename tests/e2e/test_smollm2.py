@@ -16,6 +16,7 @@ from appliance.text.prefixes import PrefixEntry, encode_prefix
 from tests.appliance import Appliance
 from tests.e2e.conftest import GROUP, SYSTEM_PROMPT
 from tests.e2e.metrics import metric, until
+from tests.e2e.tenants import tenant_headers
 
 MODEL = "smollm2-135m-instruct"
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -150,19 +151,6 @@ def conversation(question: str) -> dict[str, Any]:
 
 def held_pages(client: httpx.Client) -> float:
     return metric(client, "kv_pages", state="used") + metric(client, "kv_pages", state="cached")
-
-
-def tenant_headers(appliance: Appliance, slug: str, trust_group: str, overrides: dict[str, Any] | None = None) -> dict[str, str]:
-    """A new tenant with a key, made through the admin API."""
-    with httpx.Client(base_url=appliance.base_url, headers=appliance.admin_headers) as admin:
-        created = admin.post(
-            "/api/v1/tenants",
-            json={"slug": slug, "name": slug, "tier": "standard", "trust_group": trust_group, "overrides": overrides or {}},
-        )
-        assert created.status_code == 201, created.text
-        key = admin.post(f"/api/v1/tenants/{slug}/keys", json={"name": "test", "scopes": ["inference"]})
-        assert key.status_code == 201, key.text
-        return {"Authorization": f"Bearer {key.json()['key']}"}
 
 
 def test_after_500_requests_with_random_disconnects_nothing_is_left_over(appliance: Appliance, client: httpx.Client) -> None:

@@ -18,11 +18,14 @@ from engine.scheduling.limits import limits_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner
 from engine.wire import (
+    HEARTBEAT_S,
     Abort,
     EngineConfig,
     FinishReason,
     FromEngine,
     Heartbeat,
+    Pause,
+    Resume,
     Sampling,
     SequenceEvent,
     SetPolicies,
@@ -201,3 +204,26 @@ def test_a_sequence_run_alone_before_serving_ends_with_its_tokens(prompt_tokens:
         events = make_loop(theirs, overlap=True).run_alone(submit(1, prompt_tokens=prompt_tokens, max_tokens=3))
         assert len(outputs(events)[1]) == 3
         assert events[-1].finish is FinishReason.LENGTH
+
+
+def test_a_paused_sequence_leaves_the_loop_at_rest_until_it_is_resumed() -> None:
+    with running_loop() as (peer, _, _):
+        peer.send(submit(1, max_tokens=200))
+        next(step for step in peer.steps() if step.events)
+        peer.send(Pause((1,)))
+        beats = list(itertools.islice((message for message in peer.messages() if isinstance(message, Heartbeat)), 3))
+        times_ns = [beat.load.time_ns for beat in beats if beat.load is not None]
+        assert times_ns[2] - times_ns[1] > HEARTBEAT_S * 0.5e9, "it waits for messages and does not spin"
+        assert beats[-1].load is not None and beats[-1].load.pages_used > 0
+        peer.send(Resume((1,)))
+        assert peer.events_until_ended(1)[-1].finish is FinishReason.LENGTH
+
+
+def test_an_abort_gives_its_pages_back_in_the_report_that_tells_of_it() -> None:
+    for is_paused in (False, True):
+        with running_loop() as (peer, _, _):
+            peer.send(submit(1, max_tokens=200))
+            assert next(step for step in peer.steps() if step.events).load.pages_used > 0
+            peer.send(*([Pause((1,))] if is_paused else []), Abort((1,)))
+            ended = next(step for step in peer.steps() if any(event.finish for event in step.events))
+            assert ended.load.pages_used == 0 and not ended.load.running

@@ -30,9 +30,11 @@ from engine.wire import (
     Heartbeat,
     Load,
     ModelCard,
+    Pause,
     Prepared,
     Progress,
     Ready,
+    Resume,
     SequenceEvent,
     SetPolicies,
     StepDone,
@@ -73,6 +75,7 @@ class FakeEngine(asyncio.Protocol):
     policies: SetPolicies | None = None
     running: dict[int, _Row] = field(default_factory=dict[int, _Row])
     queued: dict[int, _Row] = field(default_factory=dict[int, _Row])
+    paused: set[int] = field(default_factory=set[int])
     num_steps: int = 0
     query_tokens: int = 0
     hit_tokens: int = 0
@@ -104,6 +107,10 @@ class FakeEngine(asyncio.Protocol):
                     self.queued[message.sequence_id] = _Row(message, self.answer(message))
                 case Abort(sequence_ids):
                     self._abort(sequence_ids)
+                case Pause(sequence_ids):
+                    self.paused.update(sequence_ids)
+                case Resume(sequence_ids):
+                    self.paused.difference_update(sequence_ids)
                 case CommonPrefixes():
                     self.prefixes = message
                 case SetPolicies():
@@ -131,7 +138,7 @@ class FakeEngine(asyncio.Protocol):
 
     def go(self) -> None:
         """Begin stepping where there is work and nothing holds it."""
-        if self._timer is None and not self.hold and (self.running or self.queued):
+        if self._timer is None and not self.hold and (self.running.keys() - self.paused or self.queued):
             self._began_ns = time.monotonic_ns()
             self._timer = asyncio.get_running_loop().call_later(self.step_s, self._step)
 
@@ -155,7 +162,7 @@ class FakeEngine(asyncio.Protocol):
         started = list(self.queued)[: self.max_rows - len(self.running)]
         for sequence_id in started:
             self.running[sequence_id] = self.queued.pop(sequence_id)
-        rows = dict(self.running)
+        rows = {sequence_id: row for sequence_id, row in self.running.items() if sequence_id not in self.paused}
         events = tuple(self._advance(sequence_id, row, sequence_id in started, planned_ns) for sequence_id, row in rows.items())
         self.send(StepDone(events, self.load(), self._record(planned_ns, started, rows)))
         self.go()

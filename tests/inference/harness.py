@@ -27,6 +27,7 @@ from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
+from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LANES
 from appliance.domain.system.health import Health
@@ -163,6 +164,7 @@ def start_house(
     max_body_bytes: int = 1 << 20,
     metrics_need_key: bool = False,
     write_deadline_s: float = 5.0,
+    max_unacknowledged_tokens: int = 32,
     wait: bool = True,
     predicts: bool = False,
 ) -> Iterator[House]:
@@ -180,7 +182,9 @@ def start_house(
         predictor = Predictor(dict.fromkeys(LANES, view)) if predicts else None
         admission = Admission(gate, max_queue_depth, predictor=predictor)
         clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
-        inference = InferenceService(directory, admission, backend, telemetry, clocks, random.Random(0))
+        inference = InferenceService(
+            directory, admission, backend, telemetry, clocks, random.Random(0), Patience(max_unacknowledged_tokens, write_deadline_s)
+        )
         parts = Parts(
             inference=inference,
             health=Health(gate, directory, lambda: runtime.heartbeat_age_s),

@@ -19,6 +19,7 @@ from appliance.domain.access.principal import Limits
 from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
 from appliance.domain.inference.backend import Backend
+from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE
 from appliance.domain.inference.service import Call, Clocks, InferenceService
 from appliance.errors import ApplianceError
@@ -253,7 +254,7 @@ class Books:
         self.runtime = Runtime(directory, self.gate, self.backend, telemetry, (), Watchers(lambda _: None, lambda _: None, lambda _: None))
         self.admission = Admission(self.gate, 10_000)
         clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
-        self.inference = InferenceService(directory, self.admission, self.backend, telemetry, clocks, random.Random(0))
+        self.inference = InferenceService(directory, self.admission, self.backend, telemetry, clocks, random.Random(0), Patience(0, 30.0))
         self.engine = FakeEngine(card, counting_answer, max_rows=64)
 
     async def visit(self, number: int, rng: random.Random) -> None:

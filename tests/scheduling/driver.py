@@ -64,6 +64,7 @@ class Outcome:
     tokens: list[int] = field(default_factory=list)
     events: list[SequenceEvent] = field(default_factory=list)
     finish: FinishReason | None = None
+    is_paused: bool = False
     samples_planned: int = 0
     """Since its last admission."""
     tokens_at_admission: int = 0
@@ -113,12 +114,28 @@ class Driver:
         self._take(self.scheduler.take_events())
         self.check()
 
+    def pause(self, sequence_id: int) -> None:
+        self.outcomes[sequence_id].is_paused = True
+        self.scheduler.pause(sequence_id)
+        self.check()
+
+    def resume(self, sequence_id: int) -> None:
+        self.outcomes[sequence_id].is_paused = False
+        self.scheduler.resume(sequence_id, now_ns=1000 + len(self.plans))
+        self.check()
+
+    def resume_all(self) -> None:
+        for sequence_id, outcome in self.outcomes.items():
+            if outcome.is_paused:
+                self.resume(sequence_id)
+
     def start_step(self) -> bool:
         """False: nothing to run; that must not happen while work is left and the device is idle."""
         due = self._due_decodes()
         plan = self.scheduler.plan(now_ns=1000 + len(self.plans))
         if plan is None:
-            assert self._in_flight or self.scheduler.is_idle, "work is left, nothing runs, and nothing is planned"
+            resting = all(outcome.is_paused for outcome in self.outcomes.values() if outcome.finish is None)
+            assert self._in_flight or resting, "work is left, nothing runs, and nothing is planned"
             return False
         preempted = self.scheduler._in_flight[-1].preempted
         self._check_plan(plan)
@@ -183,6 +200,7 @@ class Driver:
         waiting = sum(sequence.waiting_tokens for sequence in roster.queue.order((), 0, with_waiting=True))
         assert sum(tenant.queued_tokens for tenant in load.tenants) == waiting + sum(s.uncomputed_tokens for s in roster.running)
         alive = sum(outcome.finish is None for outcome in self.outcomes.values())
+        alive -= len(roster.parked)
         assert sum(load.running.values()) + sum(load.queued.values()) == alive
         assert sum(tenant.running_rows + tenant.queued_rows for tenant in load.tenants) == alive
 
@@ -242,6 +260,7 @@ class Driver:
             sequence_id
             for sequence_id, outcome in self.outcomes.items()
             if outcome.finish is None
+            and not outcome.is_paused
             and outcome.samples_planned
             and outcome.tokens_at_admission + outcome.samples_planned < outcome.submit.sampling.max_tokens
         }

@@ -98,6 +98,16 @@ class AnyInterleaving(RuleBasedStateMachine):
     def abort(self, back: int) -> None:
         self.driver.abort(max(1, self.num_submitted - back))
 
+    @precondition(lambda self: self.num_submitted)
+    @rule(back=st.integers(0, 5))
+    def pause(self, back: int) -> None:
+        self.driver.pause(max(1, self.num_submitted - back))
+
+    @precondition(lambda self: self.num_submitted)
+    @rule(back=st.integers(0, 5))
+    def resume(self, back: int) -> None:
+        self.driver.resume(max(1, self.num_submitted - back))
+
     @precondition(lambda self: self.driver.num_in_flight < 2)
     @rule()
     def plan(self) -> None:
@@ -112,6 +122,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         if hasattr(self, "driver"):
             while self.driver.num_in_flight:
                 self.driver.finish_step()
+            self.driver.resume_all()
             self.driver.run(overlap=False)
 
 

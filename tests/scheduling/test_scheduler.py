@@ -394,7 +394,7 @@ def test_when_pages_run_out_the_youngest_is_preempted_and_the_oldest_goes_on() -
     finished = [share.sequence_id for record in driver.records for share in record.shares if share.decode_tokens]
     assert finished.count(1) == 27  # not one of its steps was repeated
     load = driver.scheduler.load(0)
-    assert load.preemptions == {"memory": 1, "swap": 0, "forced": 0}
+    assert load.preemptions == {"memory": 1, "swap": 0, "forced": 0, "slow_reader": 0}
     assert load.recomputed_tokens > 16
 
 

@@ -5,6 +5,7 @@ import asyncio
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from appliance.domain.inference.backpressure import READER_STATE, Patience, Reader
 from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.formats import Format, error_event, timing_of, usage_of
 from appliance.domain.inference.job import Job
@@ -28,14 +29,18 @@ _STREAM_HEADERS = [
 class Exchange(ASGIResponse):
     """The response of a generating route. Headers go out with the first output, so until then an error keeps its status."""
 
-    def __init__(self, job: Job, format: Format) -> None:
+    def __init__(self, job: Job, format: Format, patience: Patience) -> None:
         super().__init__()
         self._job = job
         self._format = format
+        self._patience = patience
         self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises `ApplianceError` where the request failed before the first byte."""
+        reader: Reader | None = scope["state"].get(READER_STATE)
+        if reader is not None and self._job.facts.streamed and self._patience.max_unacknowledged_tokens:
+            self._job.keep_pace_with(reader, self._patience)
         watch = asyncio.create_task(self._watch(scope, receive))
         try:
             with self._job.running():
@@ -79,7 +84,7 @@ class Exchange(ASGIResponse):
         """Returns when the transport has taken it: a client that reads slowly makes this long."""
         began_ns = self._job.now_ns
         await _send_body(send, body, more=more)
-        self._job.note_written(began_ns)
+        self._job.note_written(began_ns, len(body))
 
     async def _watch(self, scope: Scope, receive: Receive) -> None:
         """Wait for the client to go away. After the answer's end the server says so too, when nobody minds."""

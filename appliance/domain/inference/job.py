@@ -5,6 +5,7 @@ from asyncio import Future, TimerHandle, get_running_loop
 from collections.abc import Callable, Iterator, Sequence
 
 from appliance.domain.admission.service import Ticket
+from appliance.domain.inference.backpressure import Backpressure, Patience, Reader
 from appliance.domain.inference.choice import Choice, Delta
 from appliance.domain.inference.facts import QUEUE_TIMEOUT, JobFacts, verdict_of
 from appliance.errors import ApplianceError, EngineFailed, Unavailable
@@ -58,6 +59,7 @@ class Job:
         self._over_ns = self._fed_ns = 0
         self._sequence_ids: tuple[int, ...] = ()
         self._blocked_ns: list[tuple[int, int]] = []
+        self._backpressure: Backpressure | None = None
         self._shadowed = ticket.shadowed
         self._expiry: TimerHandle | None = None
         self._deadline: TimerHandle | None = None
@@ -136,7 +138,7 @@ class Job:
             self.interrupt(error)
 
     def _feed(self, choice: Choice, event: SequenceEvent) -> None:
-        now_ns, before_ns = self._clock_ns(), choice.last_token_ns
+        now_ns, before_ns, tokens_before = self._clock_ns(), choice.last_token_ns, choice.num_tokens
         if event.scheduled_ns:
             self.note_scheduled(event.scheduled_ns)
         if event.lane and not self._is_placed:
@@ -147,9 +149,11 @@ class Job:
             return
         if choice.is_over and self.is_over:
             self._over_ns, self._fed_ns = now_ns, self._clock_ns()
-        if before_ns and event.token_ids:
+        if event.token_ids and before_ns > self._resumed_ns:  # a gap that the reader made says nothing about us
             self._observe_gap_s = self._observe_gap_s or self._gap_observer(self.lane)
             self._observe_gap_s((now_ns - before_ns) / 1e9)
+        if self._backpressure is not None:
+            self._backpressure.add(choice.num_tokens - tokens_before)
         if event.finish is FinishReason.EXPIRED:
             self._expire_in_lane()
         elif choice.failure is not None:
@@ -177,6 +181,8 @@ class Job:
             if self._interruption is not None:
                 raise self._interruption
             touched, self._touched = self._touched, {}
+            if self._backpressure is not None:
+                self._backpressure.take()
             gained = [(choice, delta) for choice in touched.values() if not (delta := choice.drain()).is_empty]
             if gained or (not touched and self.is_over):
                 return gained
@@ -195,11 +201,32 @@ class Job:
         """The first bytes of output reached the transport."""
         self._first_sent_ns = self._clock_ns()
 
-    def note_written(self, began_ns: int) -> None:
+    def keep_pace_with(self, reader: Reader, patience: Patience) -> None:
+        """Draw tokens no faster than the reader takes them."""
+        self._backpressure = Backpressure(
+            reader,
+            patience,
+            pause=lambda: self._client.pause(self._choice_of),
+            resume=lambda: self._client.resume(self._choice_of),
+            clock_ns=self._clock_ns,
+        )
+
+    def note_written(self, began_ns: int, num_bytes: int) -> None:
         """A write that began then is over; where it took long, the client took nothing meanwhile."""
+        if self._backpressure is not None:
+            self._backpressure.note_written(num_bytes)
         ended_ns = self._clock_ns()
         if ended_ns - began_ns >= BLOCKED_NS and len(self._blocked_ns) < MAX_BLOCKED_SPANS:
             self._blocked_ns.append((began_ns, ended_ns))
+
+    @property
+    def _paused_ns(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._backpressure.spans_ns) if self._backpressure is not None else ()
+
+    @property
+    def _resumed_ns(self) -> int:
+        """When its reader had caught up last; 0 where it never lagged."""
+        return self._backpressure.spans_ns[-1][1] if self._backpressure is not None and self._backpressure.spans_ns else 0
 
     @property
     def now_ns(self) -> int:
@@ -231,6 +258,8 @@ class Job:
         self._client.abort(self._choice_of)
         self._choice_of = {}
         self._stop_expiry()
+        if self._backpressure is not None:
+            self._backpressure.close()
         if self._deadline is not None:
             self._deadline.cancel()
         report = self.report(error)
@@ -289,6 +318,7 @@ class Job:
             tpot_target_s=facts.tpot_targets_s.get(self.lane),
             sequence_ids=self._sequence_ids,
             blocked_ns=tuple(self._blocked_ns),
+            paused_ns=self._paused_ns,
             message=error.message[:MAX_MESSAGE_CHARS] if isinstance(error, ApplianceError) else "",
             ended_ns=self._clock_ns(),
         )

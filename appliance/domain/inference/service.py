@@ -13,6 +13,7 @@ from appliance.domain.admission.prediction import Ask
 from appliance.domain.admission.service import Admission
 from appliance.domain.inference.answers import ModelAnswer, TokenizeAnswer
 from appliance.domain.inference.backend import Backend, Served
+from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.choice import Choice
 from appliance.domain.inference.exchange import Exchange
 from appliance.domain.inference.facts import CLIENT_CLOSED_STATUS, Cancellation, JobFacts
@@ -71,6 +72,7 @@ class InferenceService:
         telemetry: Telemetry,
         clocks: Clocks,
         rng: random.Random,
+        patience: Patience,
         lane_rules: LaneRules = LaneRules(),  # noqa: B008 (frozen)
         share: Callable[[], Share] = lambda: WHOLE,
     ) -> None:
@@ -82,6 +84,7 @@ class InferenceService:
         self._rng = rng
         self._share = share
         self._lane_rules = lane_rules
+        self._patience = patience
 
     async def open(self, call: Call, route: AnyRoute) -> Exchange:
         """Admit a request and submit it to the engine; what is returned answers it.
@@ -144,7 +147,7 @@ class InferenceService:
             clock_ns=self._clocks.monotonic_ns,
         )
         self._submit(job, intake, principal, served, proposal)
-        return Exchange(job, intake.make_format(self._head(call, route, served)))
+        return Exchange(job, intake.make_format(self._head(call, route, served)), self._patience)
 
     async def tokenize(self, call: Call) -> TokenizeAnswer:
         """Token ids of a prompt or a conversation. Raises as `open`; takes no ticket and is not counted."""
