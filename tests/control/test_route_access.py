@@ -21,6 +21,7 @@ from appliance.domain.admission.service import Admission
 from appliance.domain.configuration.controller import ConfigurationController
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
+from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
@@ -83,7 +84,7 @@ def parts_of(control: Control) -> Parts:
     gate, backend, telemetry = Gate(), Backend(), Telemetry(CollectorRegistry())
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
     return Parts(
-        inference=InferenceService(control.directory, Admission(gate, 8), backend, telemetry, clocks, random.Random(0)),
+        inference=InferenceService(control.directory, Admission(gate, 8), backend, telemetry, clocks, random.Random(0), Patience(0, 30.0)),
         health=Health(gate, control.directory, lambda: 0.0),
         telemetry=telemetry,
         directory=control.directory,
