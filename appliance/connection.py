@@ -135,7 +135,7 @@ def connection_type(write_deadline_s: float) -> type[HttpToolsProtocol]:
             waiting = self.transport.get_write_buffer_size()
             sock = self.transport.get_extra_info("socket")
             if sock is not None:
-                with contextlib.suppress(OSError):  # it was closed this very moment
+                with contextlib.suppress(OSError, ValueError):  # it was closed this very moment; a closed socket is -1
                     waiting += _INT.unpack(ioctl(sock.fileno(), SIOCOUTQ, bytes(_INT.size)))[0]
             return waiting
 

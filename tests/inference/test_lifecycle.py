@@ -15,7 +15,7 @@ import pytest
 from appliance.domain.inference.backend import SWEEP_AFTER_NS
 from appliance.domain.inference.intake import COMPLETIONS
 from appliance.domain.inference.service import Call
-from engine.wire import ModelCard, SequenceEvent, StepDone
+from engine.wire import ModelCard, StepDone
 from tests.inference.fake_engine import counting_answer
 from tests.inference.harness import HEADERS, KEY, House, in_background, start_house
 
@@ -72,7 +72,7 @@ def test_a_client_that_hangs_up_during_prefill_is_counted_there(own_house: House
             engine = own_house.engine
             submit = engine.submits[-1]
             engine.running[submit.sequence_id] = engine.queued.pop(submit.sequence_id)
-            record = engine._record(time.monotonic_ns(), [submit.sequence_id], (SequenceEvent(submit.sequence_id),))  # pyright: ignore[reportPrivateUsage]
+            record = engine._record(time.monotonic_ns(), [submit.sequence_id], dict(engine.running))  # pyright: ignore[reportPrivateUsage]
             engine.send(StepDone((), engine.load(), record))
 
         own_house.on_loop(begin_prefill)
