@@ -1,5 +1,6 @@
 """The ASGI application: Litestar's routes inside an envelope that names and times each request."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from litestar import Litestar, Router
 from litestar.di import Provide
+from litestar.enums import HttpMethod
 from litestar.types import Message, Receive, Scope, Send
 
 from appliance.domain.access.directory import Directory
@@ -20,6 +22,7 @@ from appliance.domain.inference.service import InferenceService
 from appliance.domain.system.api_page import describe_bodies, openapi_config
 from appliance.domain.system.controller import SystemController
 from appliance.domain.system.health import Health
+from appliance.errors import BodyTooSlow
 from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST_ID_STATE
 from appliance.route_access import refuse_undeclared, routes_of
 from appliance.telemetry.flight.recorder import FlightRecorder
@@ -36,6 +39,7 @@ class Parts:
     directory: Directory
     explainer: ExplainService
     max_body_bytes: int
+    body_deadline_s: float
     metrics_need_key: bool
     admin: Router | None = None
     recorder: FlightRecorder | None = None
@@ -68,7 +72,7 @@ def create_app(parts: Parts) -> "Envelope":
     describe_bodies(app)
     undeclared = [f"{method} {path}" for method, path, access in routes_of(app) if access is None]
     assert not undeclared, f"who may use these routes? Declare it with `opt=` (appliance/route_access.py): {undeclared}"
-    return Envelope(app)
+    return Envelope(app, parts.body_deadline_s)
 
 
 def own_version() -> str:
@@ -84,10 +88,20 @@ def _provide(value: Any) -> Provide:
 
 
 class Envelope:
-    """Gives each request its id and its time of receipt, and every answer the header `x-request-id`."""
+    """Gives each request its id, its time of receipt and a deadline for its body, and every answer the header `x-request-id`.
 
-    def __init__(self, app: Litestar, clock_ns: Callable[[], int] = time.monotonic_ns, wall_s: Callable[[], float] = time.time) -> None:
+    HEAD is answered as GET (RFC 9110, section 9.3.2); the server leaves the body out.
+    """
+
+    def __init__(
+        self,
+        app: Litestar,
+        body_deadline_s: float,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self.litestar = app
+        self._body_deadline_s = body_deadline_s
         self._clock_ns = clock_ns
         self._wall_s = wall_s
 
@@ -107,7 +121,33 @@ class Envelope:
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
 
-        await self.litestar(scope, receive, send_named)
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": HttpMethod.GET}
+        await self.litestar(scope, _BodyInTime(receive, self._body_deadline_s), send_named)
+
+
+class _BodyInTime:
+    """`receive`, which gives a request's body only so many seconds to arrive."""
+
+    def __init__(self, receive: Receive, deadline_s: float) -> None:
+        self._receive = receive
+        self._deadline_s = deadline_s
+        self._due_s = asyncio.get_running_loop().time() + deadline_s
+        self._is_whole = False
+
+    async def __call__(self) -> Any:
+        """Raises `BodyTooSlow`."""
+        if self._is_whole:
+            return await self._receive()  # from now on it tells whether the client is still there
+        try:
+            async with asyncio.timeout_at(self._due_s):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise BodyTooSlow(
+                f"the request's body did not arrive within {self._deadline_s:g} s (body_deadline_s): send it again"
+            ) from error
+        self._is_whole = message["type"] != "http.request" or not message["more_body"]
+        return message
 
 
 def new_request_id(wall_s: float) -> str:

@@ -225,6 +225,7 @@ def _build(
         pages=DebugPages(telemetry, backend.reports),
         explainer=ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants),
         max_body_bytes=settings.max_body_bytes,
+        body_deadline_s=settings.body_deadline_s,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
         admin=admin_router(control, LaneController, ConfigurationController, SlowController, TailController, SloController, DumpController),
     )

@@ -6,6 +6,7 @@ ApplianceError(message, code, param)
 ├── Forbidden               the key's scope, tenant, model or lane does not allow it (403)
 ├── NotFound                no such model, tenant, key, request (404)
 ├── Conflict                exists already, or was changed by somebody else (409)
+├── BodyTooSlow             the body did not arrive in time (408)
 ├── TooLarge                body over the limit (413)
 ├── UnsupportedMedia        wrong content type (415)
 ├── OverOwnLimit            the tenant's own ceiling; `retry_after_s` (429 rate_limit_exceeded)
@@ -64,6 +65,10 @@ class Conflict(ApplianceError):
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None, edit: EditConflict | None = None) -> None:
         super().__init__(message, code=code, param=param)
         self.edit = edit
+
+
+class BodyTooSlow(ApplianceError):
+    code = "request_timeout"
 
 
 class TooLarge(ApplianceError):

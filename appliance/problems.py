@@ -20,6 +20,7 @@ from litestar.openapi import ResponseSpec
 
 from appliance.errors import (
     ApplianceError,
+    BodyTooSlow,
     Conflict,
     EditConflict,
     EngineFailed,
@@ -76,6 +77,7 @@ _STATUS_AND_TYPE: dict[type[ApplianceError], tuple[int, str]] = {
     Forbidden: (403, "permission_error"),
     NotFound: (404, "invalid_request_error"),
     Conflict: (409, "conflict_error"),
+    BodyTooSlow: (408, "invalid_request_error"),
     TooLarge: (413, "invalid_request_error"),
     UnsupportedMedia: (415, "invalid_request_error"),
     OverBudget: (429, "insufficient_quota"),
@@ -107,6 +109,8 @@ def problem_of(error: ApplianceError) -> Problem:
         reason = error.reason
     if isinstance(error, OverBudget):
         headers["x-should-retry"] = "false"
+    if isinstance(error, BodyTooSlow):
+        headers["connection"] = "close"  # the rest of the body may still come, and is no request
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
     edit = error.edit if isinstance(error, Conflict) else None

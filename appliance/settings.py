@@ -50,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """SQLAlchemy URL, `sqlite:///path` or `postgresql://user:password@host/name`; empty is SQLite in the data directory."""
     max_body_bytes: Count = 4 * 1024 * 1024
     """Longest request body; a longer one is refused with 413 before it is read."""
+    body_deadline_s: Annotated[float, msgspec.Meta(ge=0.1)] = 30.0
+    """Seconds a request's body may take to arrive; then it is answered 408."""
     max_queue_depth: Count = 1024
     """Most requests waiting for a row over all tenants; the next one is answered 503, whatever was predicted."""
     admission: bool = True

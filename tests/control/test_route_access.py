@@ -90,6 +90,7 @@ def parts_of(control: Control) -> Parts:
         directory=control.directory,
         explainer=ExplainService(telemetry, backend.report_of, names_tenants=False),
         max_body_bytes=1 << 20,
+        body_deadline_s=30.0,
         metrics_need_key=True,
         admin=admin_router(control, LaneController, ConfigurationController),
     )

@@ -162,6 +162,7 @@ def start_house(
     access: AccessSnapshot | None = None,
     max_queue_depth: int = 64,
     max_body_bytes: int = 1 << 20,
+    body_deadline_s: float = 30.0,
     metrics_need_key: bool = False,
     write_deadline_s: float = 5.0,
     max_unacknowledged_tokens: int = 32,
@@ -192,6 +193,7 @@ def start_house(
             directory=directory,
             explainer=ExplainService(telemetry, backend.report_of, names_tenants=False),
             max_body_bytes=max_body_bytes,
+            body_deadline_s=body_deadline_s,
             metrics_need_key=metrics_need_key,
         )
         engine = FakeEngine(card, answer)

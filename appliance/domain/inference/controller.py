@@ -23,7 +23,7 @@ RECEIVED_STATE = "received_ns"
 
 AnyRequest = Request[Any, Any, Any]
 
-GENERATES = {"status_code": 200, "responses": problem_responses(401, 403, 404, 413, 415, 429, 500, 503)}
+GENERATES = {"status_code": 200, "responses": problem_responses(401, 403, 404, 408, 413, 415, 429, 500, 503)}
 
 
 class Hangup(ASGIResponse):

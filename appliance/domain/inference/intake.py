@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -183,13 +183,13 @@ async def _read_prompts(prompt: PromptInput, model: TextModel) -> tuple[Prompt, 
         return (await read_text("prompt", prompt, model),)
     if not prompt:
         raise Invalid("prompt is an empty list: send a text, texts, token ids, or lists of token ids", param="prompt")
-    kinds = {type(item) for item in prompt}
+    kinds = set(map(type, prompt))
     if kinds == {int}:
-        return (_read_ids(msgspec.convert(prompt, list[int]), model),)
+        return (_read_ids(cast(list[int], prompt), model),)
     if kinds == {list}:
-        return tuple(_read_ids(ids, model) for ids in msgspec.convert(prompt, list[list[int]]))
+        return tuple(_read_ids(ids, model) for ids in cast(list[list[int]], prompt))
     if kinds == {str}:
-        return tuple(await asyncio.gather(*(read_text("prompt", text, model) for text in msgspec.convert(prompt, list[str]))))
+        return tuple(await asyncio.gather(*(read_text("prompt", text, model) for text in cast(list[str], prompt))))
     raise Invalid("prompt mixes kinds: send a text, texts, token ids, or lists of token ids", param="prompt")
 
 

@@ -41,9 +41,9 @@ def shown(value: float) -> str:
 
 def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:
     """Raises `Invalid` for an id that the model does not have."""
-    for token_id in token_ids:
-        if not 0 <= token_id < vocab_size:
-            raise Invalid(f"{param} has token id {shown(token_id)}; this model's ids are 0 to {vocab_size - 1}", param=param)
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise Invalid(f"{param} has token id {shown(wrong)}; this model's ids are 0 to {vocab_size - 1}", param=param)
 
 
 def sampling_of(request: SamplingFields, card: ModelCard, *, seed: int, max_tokens: int, logprobs: int, prompt_logprobs: int) -> Sampling:

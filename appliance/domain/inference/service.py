@@ -22,7 +22,7 @@ from appliance.domain.inference.intake import AnyRoute, Intake, Terms, read_mess
 from appliance.domain.inference.job import Job
 from appliance.domain.inference.output_caps import cap_of, task_of
 from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
-from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
+from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request, refuse_endless_prompt
 from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane
 from appliance.domain.peers.decisions import WHOLE, Share, with_share
 from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
@@ -102,6 +102,7 @@ class InferenceService:
             served = self._backend.require()
             content = await call.read_body()
             read_ns = self._clocks.monotonic_ns()
+            refuse_endless_prompt(content, served.model.card.max_model_len)
             body: SamplingFields = decode_request(content, route.body_type)
             _check_model(body.model, principal, served)
             deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
