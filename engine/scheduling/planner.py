@@ -252,7 +252,7 @@ class Planner:
     def _leader_of(self, sequence: Sequence) -> Sequence | None:
         """Not one that ended, or that lost the prompt's pages before."""
         leader = sequence.leader
-        if leader is not None and (leader.has_ended or leader.preemptions or sequence.preemptions):
+        if leader is not None and (leader.has_ended or leader.is_paused or leader.preemptions or sequence.preemptions):
             leader = sequence.leader = None
         return leader
 

@@ -91,7 +91,8 @@ class Roster:
     def park_one(self, *, of_tenant: str | None = None) -> bool:
         """Take row and pages of the youngest paused sequence (of one tenant), because somebody needs them; False: there is none.
 
-        It comes back as after a preemption when it is resumed. This is none of the preemptions it may suffer at most: its reader brought it about.
+        It comes back as after a preemption when it is resumed. This is none of the preemptions it may suffer at most: its reader
+        brought it about.
         """
         idle = (s for s in reversed(self.running) if s.is_paused and s.decoding and not s.in_flight_samples)
         victim = next((s for s in idle if of_tenant in (None, s.submit.tenant_id)), None)

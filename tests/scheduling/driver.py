@@ -207,7 +207,8 @@ class Driver:
     def _check_host_pages(self) -> None:
         roster = self.scheduler._roster
         moves = roster.memory.moves
-        held = [page for sequence in roster.queue.order((), 0, with_waiting=True) for page in sequence.host_pages]
+        without_row = [*roster.queue.order((), 0, with_waiting=True), *roster.parked.values()]
+        held = [page for sequence in without_row for page in sequence.host_pages]
         pages = [*held, *moves.host._free, *moves._returning]
         assert sorted(pages) == list(range(moves.host.num_pages)), "a host page is lost, or has two owners"
         assert not any(sequence.host_pages for sequence in roster.running)

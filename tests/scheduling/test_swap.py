@@ -23,7 +23,7 @@ def pressed(**changes) -> Driver:
 def test_a_preempted_sequence_comes_back_from_the_host_and_computes_one_token_again() -> None:
     driver = pressed()
     load = driver.scheduler.load(0)
-    assert load.preemptions == {"memory": 0, "swap": 1, "forced": 0}
+    assert load.preemptions == {"memory": 0, "swap": 1, "forced": 0, "slow_reader": 0}
     assert load.swapped_out_pages == load.swapped_in_pages > 4
     assert load.recomputed_tokens <= 2  # what was in flight when it lost its pages
     prefills = [len(chunk.tokens) for plan in driver.plans for chunk in plan.prefills if chunk.sequence_id == 2]
@@ -34,7 +34,7 @@ def test_a_preempted_sequence_comes_back_from_the_host_and_computes_one_token_ag
 @pytest.mark.parametrize("swap_pages", [0, 4])
 def test_without_room_on_the_host_it_is_computed_again(swap_pages: int) -> None:
     load = pressed(swap_pages=swap_pages).scheduler.load(0)
-    assert load.preemptions == {"memory": 1, "swap": 0, "forced": 0}
+    assert load.preemptions == {"memory": 1, "swap": 0, "forced": 0, "slow_reader": 0}
     assert (load.swapped_out_pages, load.recomputed_tokens > 16) == (0, True)
 
 
