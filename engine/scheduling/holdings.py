@@ -90,7 +90,7 @@ def quotas_of(policies: Iterable[TenantPolicy], num_pages: int, most_reserved: i
     tenants that are away may not keep the longest sequence from running."""
     policies = tuple(policies)
     wanted = sum(int(policy.kv_reserve_ratio * num_pages) for policy in policies)
-    cut = 1.0 if wanted <= most_reserved else max(0, most_reserved) / wanted
+    cut = 1.0 if wanted <= max(0, most_reserved) else max(0, most_reserved) / wanted
     return {
         policy.tenant_id: Quota(int(int(policy.kv_reserve_ratio * num_pages) * cut), int(policy.kv_cap_ratio * num_pages), policy.weight)
         for policy in policies

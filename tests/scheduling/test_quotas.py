@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.scheduling.holdings import Holding
+from engine.scheduling.holdings import Holding, quotas_of
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import Sampling, Submit, TenantPolicy
 from tests.scheduling.driver import Driver, make_limits, with_quotas
@@ -119,6 +119,10 @@ def test_an_interactive_request_gets_the_pages_of_its_own_tenants_batch_work_unl
     assert (preempted[:1] == [2]) == enabled
 
 
+def test_without_reserves_a_pool_smaller_than_the_longest_sequence_has_quotas_too() -> None:
+    assert quotas_of((TenantPolicy(tenant_id="a"),), num_pages=10, most_reserved=-6)["a"].reserve_pages == 0
+
+
 # ---- planted faults -------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +167,7 @@ class KeepsRetainedPagesEvictable(Scheduler):
 FAULTS = {
     "referenced pages took a reserve|pop from an empty deque": (GivesReservesAway, RESERVED, 24),
     "is beyond its cap|can itself be preempted": (KnowsNoCaps, CAPPED, 24),
-    "while batch work could yield": (PreemptsInteractiveFirst, (), 20),
+    "while batch work could yield": (PreemptsInteractiveFirst, (), 22),
     "must exclude each other": (KeepsRetainedPagesEvictable, (), 24),
 }
 
