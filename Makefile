@@ -6,6 +6,8 @@
 # make bench-tail  measure what tenants do to each other's tails (BENCH_FLAGS="--quick straggler"; see benchmarks/README.md)
 # make gpu-compile  compile the GPU kernels and whole steps for cards that are not here; writes var/gpu-compile.json
 # make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card
+# make dashboards  make the Grafana dashboards (dashboards/json) anew from dashboards/pages
+# make grafana-env  make the environment of `fairlane grafana push` (.venv-grafana)
 # make lock      make the lock files anew after a change of pyproject.toml (needs uv)
 
 PORT ?= 8000
@@ -24,7 +26,7 @@ NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench lock
+.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench dashboards grafana-env lock
 
 # a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
 ifneq ($(wildcard $(VENV)/.stamp-venv),)
@@ -65,6 +67,11 @@ gpu-compile: .venv-gpu/.stamp
 gpu-bench: $(VENV)/.stamp-project
 	$(VENV_PYTHON) -W ignore -m benchmarks.gpu_bench $(GPU_BENCH_FLAGS)
 
+dashboards: $(VENV)/.stamp-dev
+	$(VENV_PYTHON) -m dashboards
+
+grafana-env: .venv-grafana/.stamp
+
 lock:
 	tools/lock.sh
 
@@ -72,6 +79,12 @@ lock:
 .venv-gpu/.stamp: requirements/gpu-compile.lock
 	@python="$$(tools/find_python.sh)" && echo "installing the GPU compilers (1.1 GB)" && "$$python" -m venv --clear .venv-gpu
 	@.venv-gpu/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --require-hashes -r requirements/gpu-compile.lock
+	@touch $@
+
+# grafana-client's HTTP library takes the place of urllib3, so it has an environment of its own
+.venv-grafana/.stamp: requirements/grafana.lock
+	@python="$$(tools/find_python.sh)" && "$$python" -m venv --clear .venv-grafana
+	@.venv-grafana/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r requirements/grafana.lock
 	@touch $@
 
 $(VENV)/.stamp-venv:

@@ -18,3 +18,6 @@ sed '/^jax/d; /^jaxlib/d; /^setuptools==/d' "$pins" > "$pins.gpu"
 "$uv" pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --no-annotate "$@" \
   -c "$pins.gpu" requirements/gpu-compile.in -o requirements/gpu-compile.lock
 rm -f "$pins.gpu"
+# apart: grafana-client's HTTP library takes the place of urllib3
+"$uv" pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --no-annotate "$@" \
+  requirements/grafana.in -o requirements/grafana.lock

@@ -14,6 +14,7 @@ from appliance.cli.backup import backup_command, restore_command
 from appliance.cli.common import CONFIG_HELP, fails_clearly, load, print_table, store_options
 from appliance.cli.configuration import config
 from appliance.cli.flight import dump, explain_command, trace
+from appliance.cli.grafana import grafana
 from appliance.cli.models import model, simulate
 from appliance.cli.settings_table import settings_flags, settings_markdown, settings_rows
 from appliance.cli.tenants import key, tenant, tier
@@ -102,7 +103,22 @@ def settings_command(config: str | None, markdown: bool) -> None:
         print_table(("SETTING", "VALUE", "FROM"), settings_rows(load({}, config)))
 
 
-for group in (admin, tenant, key, tier, config, audit, backup_command, restore_command, model, simulate, dump, explain_command, trace):
+for group in (
+    admin,
+    tenant,
+    key,
+    tier,
+    config,
+    audit,
+    backup_command,
+    restore_command,
+    model,
+    simulate,
+    dump,
+    explain_command,
+    trace,
+    grafana,
+):
     cli.add_command(group)
 
 

@@ -1,0 +1,1 @@
+"""`fairlane grafana push`: datasource, folder, dashboards and teams' rights in a Grafana, through its HTTP API."""

@@ -1,0 +1,201 @@
+"""How is one tenant served, and who costs it time?"""
+
+from dashboards.page import LANE, MODEL, ONE_TENANT, Page, Panel, Query, Row
+from dashboards.promql import BY_TENANT, or_none, quantile, rate, ratio
+
+_TENANT = 'tenant=~"$tenant"'
+
+TENANT_PAGE = Page(
+    uid="fairlane-tenant",
+    title="Fairlane / Tenant",
+    description="Latency against its targets, tokens, limits, refusals, its share of the machine, and the neighbours that cost it time.",
+    variables=(ONE_TENANT, LANE, MODEL),
+    rows=(
+        Row(
+            "Targets",
+            (
+                Panel(
+                    title="Targets kept, last hour",
+                    description=(
+                        "Share of requests that met the target. Red: read the neighbours' panel below, then the slow log (`GET "
+                        "/api/v1/slow`)."
+                    ),
+                    unit="percentunit",
+                    kind="gauge",
+                    width=6,
+                    warn_at=0.99,
+                    bad_at=0.95,
+                    max_value=1,
+                    queries=(
+                        Query(
+                            ratio(
+                                f'sum by (slo) (increase(fairlane_slo_requests_total{{outcome="good", {_TENANT}}}[1h]))',
+                                f"sum by (slo) (increase(fairlane_slo_requests_total{{{_TENANT}}}[1h]))",
+                            ),
+                            "{{slo}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Burn rate",
+                    description=(
+                        "Bad requests over what the objective allows, over an hour; 1 uses the budget up exactly. Alerts begin at 1 "
+                        "over days, 14 over an hour."
+                    ),
+                    unit="short",
+                    width=18,
+                    queries=(
+                        Query(
+                            f"fairlane:slo_bad:ratio_rate1h{{{_TENANT}}} / on (tenant, lane, slo) fairlane:slo_allowed:ratio{{{_TENANT}}}",
+                            "{{lane}} {{slo}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="TTFT",
+                    description=(
+                        "From receipt to the first token, with the target. Quantiles of a tenant are true within 30 %; the lane's are "
+                        "finer."
+                    ),
+                    unit="s",
+                    queries=(
+                        *(
+                            Query(quantile(q, "fairlane_ttft_seconds", BY_TENANT, "lane"), f"{{{{lane}}}} {name}")
+                            for q, name in ((0.5, "P50"), (0.99, "P99"))
+                        ),
+                        Query(f'fairlane_slo_target_seconds{{slo="ttft", lane=~"$lane", {_TENANT}}}', "{{lane}} target"),
+                    ),
+                ),
+                Panel(
+                    title="Time per output token",
+                    description="(last - first) / (tokens - 1) of each request, with the target.",
+                    unit="s",
+                    queries=(
+                        *(
+                            Query(quantile(q, "fairlane_tpot_seconds", BY_TENANT, "lane"), f"{{{{lane}}}} {name}")
+                            for q, name in ((0.5, "P50"), (0.99, "P99"))
+                        ),
+                        Query(f'fairlane_slo_target_seconds{{slo="tpot", lane=~"$lane", {_TENANT}}}', "{{lane}} target"),
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            "Neighbours",
+            (
+                Panel(
+                    title="Who costs it time",
+                    description=(
+                        "Seconds that requests of this tenant waited while the device worked for another, per second. One name on "
+                        "top: that tenant is the noise."
+                    ),
+                    unit="s",
+                    stacked=True,
+                    queries=(
+                        Query(
+                            or_none(
+                                'sum by (culprit) (rate(fairlane_interference_seconds_total{victim=~"$tenant"}[$__rate_interval]))',
+                                "culprit",
+                            ),
+                            "{{culprit}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Whom it costs time",
+                    description="The other way round: what its work costs the others.",
+                    unit="s",
+                    stacked=True,
+                    queries=(
+                        Query(
+                            or_none(
+                                'sum by (victim) (rate(fairlane_interference_seconds_total{culprit=~"$tenant"}[$__rate_interval]))',
+                                "victim",
+                            ),
+                            "{{victim}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Share of the device",
+                    description=(
+                        "Of the device's time, by what was computed and read for it. Compare with its weight: with others waiting it "
+                        "should not be far above."
+                    ),
+                    unit="percentunit",
+                    queries=(
+                        Query(
+                            f"sum by (tenant) (rate(fairlane_device_seconds_total{{{_TENANT}}}[$__rate_interval]))"
+                            " / scalar(sum(rate(fairlane_device_seconds_total[$__rate_interval])) > 0)",
+                            "{{tenant}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Cost of 1,000 tokens",
+                    description=(
+                        "Device time at the configured hourly price over its tokens (`--device-hour-price`); no line without a price."
+                    ),
+                    unit="currency",
+                    queries=(Query(f"fairlane:cost_per_1k_tokens:rate1h{{{_TENANT}}}", "{{tenant}}"),),
+                ),
+            ),
+        ),
+        Row(
+            "Traffic and limits",
+            (
+                Panel(
+                    title="Requests by outcome",
+                    description="What became of its requests. `rejected` has the reasons in the next panel.",
+                    unit="reqps",
+                    stacked=True,
+                    queries=(Query(rate("fairlane_requests_total", BY_TENANT, "outcome"), "{{outcome}}"),),
+                ),
+                Panel(
+                    title="Refusals by reason",
+                    description=(
+                        "rate_*, concurrency, budget: its own ceilings. predicted_late, queue_full, queue_timeout: we were short. "
+                        "Shadow mode only counts."
+                    ),
+                    unit="reqps",
+                    queries=(
+                        Query(or_none(rate("fairlane_rejections_total", _TENANT, "reason"), "reason"), "{{reason}}"),
+                        Query(f"{rate('fairlane_shadow_rejections_total', _TENANT, 'reason')} > 0", "{{reason}} (shadow)"),
+                    ),
+                ),
+                Panel(
+                    title="Tokens",
+                    description="Prompt, cached and generated tokens a second. Cached far below prompt: its prompts do not begin alike.",
+                    unit="tokens/s",
+                    queries=(Query(rate("fairlane_tokens_total", BY_TENANT, "direction"), "{{direction}}"),),
+                ),
+                Panel(
+                    title="Where its requests' time goes, P90",
+                    description="Waiting for the first step, prefill, and the whole request.",
+                    unit="s",
+                    queries=(
+                        Query(quantile(0.9, "fairlane_queue_wait_seconds", BY_TENANT), "queue"),
+                        Query(quantile(0.9, "fairlane_prefill_seconds", BY_TENANT), "prefill"),
+                        Query(quantile(0.9, "fairlane_request_seconds", BY_TENANT), "request"),
+                    ),
+                ),
+                Panel(
+                    title="Cancelled, by cause",
+                    description=(
+                        "disconnect: the client left; slow_reader: it read too slowly; deadline: its own; admin: an operator ended it."
+                    ),
+                    unit="reqps",
+                    queries=(Query(or_none(rate("fairlane_cancellations_total", BY_TENANT, "cause"), "cause"), "{{cause}}"),),
+                ),
+                Panel(
+                    title="Gap between tokens",
+                    description="What its readers feel; beyond 0.1 s text stutters.",
+                    unit="s",
+                    queries=tuple(
+                        Query(quantile(q, "fairlane_inter_token_seconds", BY_TENANT), name) for q, name in ((0.5, "P50"), (0.99, "P99"))
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Alerts, dashboards and the metrics they read."""

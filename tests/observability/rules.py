@@ -1,0 +1,25 @@
+"""The rule files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+ALERTS, RECORDS = ROOT / "alerts" / "alerts.yaml", ROOT / "alerts" / "recording.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`name` is the alert's, or the recorded series'."""
+
+    name: str
+    expr: str
+    body: dict[str, Any]
+
+
+def rules_of(path: Path) -> list[Rule]:
+    """All rules of a file."""
+    groups = yaml.safe_load(path.read_text())["groups"]
+    return [Rule(rule.get("alert") or rule["record"], rule["expr"], rule) for group in groups for rule in group["rules"]]

@@ -1,0 +1,88 @@
+"""Alerts and recording rules: complete, documented, reading what exists, and tested by promtool."""
+
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from dashboards.pages import PAGES
+from tests.appliance import require_service
+from tests.observability.promql import BUILT_IN, FAMILY_OF, labels_of, parsed, selectors
+from tests.observability.rules import ALERTS, RECORDS, ROOT, Rule, rules_of
+
+RULES = [*rules_of(RECORDS), *rules_of(ALERTS)]
+RECORDED = {rule.name for rule in rules_of(RECORDS)}
+TESTS = sorted((ROOT / "alerts" / "tests").glob("*.yaml"))
+
+
+def anchor(heading: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("rule", rules_of(ALERTS), ids=lambda rule: rule.name)
+def test_an_alert_says_what_is_wrong_what_to_do_and_where_to_look(rule: Rule) -> None:
+    assert rule.body["labels"]["severity"] in {"critical", "warning", "info"}
+    notes = rule.body["annotations"]
+    assert set(notes) == {"summary", "description", "runbook", "dashboard"}
+    page, _, heading = notes["runbook"].partition("#")
+    headings = {anchor(line.strip("# ")) for line in (ROOT / page).read_text().splitlines() if line.startswith("#")}
+    assert heading in headings and heading == rule.name.lower()
+    assert re.match(r"/d/([\w-]+)", notes["dashboard"]).group(1) in {page.uid for page in PAGES}  # type: ignore[union-attr]
+    assert len(notes["description"]) > 40
+
+
+def test_the_runbook_has_no_heading_of_an_alert_that_is_gone() -> None:
+    headings = re.findall(r"^### (Fairlane\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    assert sorted(headings) == sorted(rule.name for rule in rules_of(ALERTS))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_reads_series_that_exist_by_labels_that_they_have(rule: Rule) -> None:
+    found = list(selectors(parsed(rule.expr)))
+    assert found
+    for selector, is_range in found:
+        if selector.name in RECORDED | BUILT_IN:
+            continue
+        assert selector.name in FAMILY_OF, f"{rule.name} reads {selector.name}, which no family declares"
+        assert {matcher.name for matcher in selector.matchers.matchers} <= labels_of(selector.name)
+        is_counter = FAMILY_OF[selector.name].kind != "gauge"
+        assert is_range or not is_counter or rule.name == "FairlaneEngineRestarted", f"{rule.name} reads the counter {selector.name} bare"
+
+
+def test_promtool_accepts_the_rules_and_every_alert_has_a_test_in_which_it_fires() -> None:
+    require_service("promtool", program="promtool")
+    subprocess.run(["promtool", "check", "rules", str(RECORDS), str(ALERTS)], check=True, capture_output=True)
+    ran = subprocess.run(["promtool", "test", "rules", *map(str, TESTS)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    expectations = [each for path in TESTS for test in yaml.safe_load(path.read_text())["tests"] for each in test["promql_expr_test"]]
+    fires = {
+        name
+        for each in expectations
+        for name in re.findall(r"Fairlane\w+", f"{each['expr']} {each['exp_samples']}")
+        if any(sample["value"] > 0 for sample in each["exp_samples"])
+    }
+    quiet = {
+        name
+        for each in expectations
+        for name in re.findall(r"Fairlane\w+", each["expr"])
+        if not any(s["value"] > 0 for s in each["exp_samples"])
+    }
+    names = {rule.name for rule in rules_of(ALERTS)}
+    assert fires == names
+    assert quiet == names - {"FairlaneSLOBurnTrickle"}  # its test says which tenants it fires for, and so that it does not for others
+
+
+def test_alertmanager_accepts_the_example_and_routes_by_tenant_and_severity() -> None:
+    require_service("amtool", program="amtool")
+    path = str(ROOT / "docker" / "alertmanager.yaml")
+    subprocess.run(["amtool", "check-config", path], check=True, capture_output=True)
+
+    def receivers(**labels: str) -> str:
+        command = ["amtool", "config", "routes", "test", f"--config.file={path}", *(f"{name}={value}" for name, value in labels.items())]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert receivers(alertname="FairlaneSLOBurnFast", severity="critical", tenant="acme") == "pager,acme"
+    assert receivers(alertname="FairlaneQueueOld", severity="warning") == "operators"
+    assert receivers(alertname="FairlaneScrapeLarge", severity="info") == "daily"

@@ -1,0 +1,148 @@
+"""Dashboards and alerts at work: a real Prometheus scrapes a real appliance under a real load, and every query is run.
+
+Grafana itself is not there (it is in no package registry): its JSON is checked by test_dashboards.py, its queries here. The command
+that tries it where it can be had is in docs/observability.md.
+"""
+
+import re
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from dashboards.page import Page, Panel, Query
+from dashboards.pages import PAGES
+from tests.appliance import SMALL_BUCKETS, start_appliance
+from tests.observability.monitoring import RATE_WINDOW, Answer, Monitoring, finite, running_monitoring
+from tests.observability.rules import ALERTS, RECORDS, rules_of
+from tests.observability.traffic import FLAGS, GONE, NOISY, STRICT, Traffic
+
+MAY_BE_EMPTY = {
+    ("fairlane-engine", "Cards"): "this machine has no card",
+}
+"""Panels without an answer, and why."""
+PANELS = [pytest.param(page, panel, id=f"{page.uid}: {panel.title}") for page in PAGES for panel in page.panels]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was measured: by Prometheus, and by the clients."""
+
+    monitoring: Monitoring
+    traffic: Traffic
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("live")
+    with start_appliance(folder / "data", *SMALL_BUCKETS, *FLAGS) as appliance:
+        target = urllib.parse.urlsplit(appliance.base_url).netloc
+        with running_monitoring(folder, target) as monitoring, Traffic(appliance) as traffic:
+            traffic.add_tenant(STRICT, "interactive", ttft_ms=1, tpot_ms=1)  # nobody could: its budget burns
+            traffic.add_tenant(NOISY, "standard")
+            traffic.add_tenant("limited", "standard", rpm=3)
+            traffic.add_tenant(GONE, "standard")
+            traffic.start()
+            monitoring.until(lambda: traffic.sent.statuses[GONE, 200] >= 3 and traffic.sent.statuses[NOISY, 200] >= 4)
+            traffic.remove_tenant(GONE)
+            for fact in (
+                "count(fairlane:lane_ttft_seconds:p99_5m > 0) >= 2",
+                "sum(fairlane_preemptions_total) > 0",
+                "sum(fairlane_evictions_total) > 0",
+            ):
+                monitoring.until(lambda fact=fact: monitoring.query(fact))
+            monitoring.until(lambda: traffic.sent.cancelled[NOISY] >= 4 and traffic.sent.statuses["limited", 429] >= 4)
+            yield Run(monitoring, traffic)
+
+
+def choices(query: Query) -> list[dict[str, str]]:
+    """Every combination of values of the variables that a query has."""
+    combined: list[dict[str, str]] = [{}]
+    for name in sorted(set(re.findall(r"\$(tenant|lane|model)\b", query.expr))):
+        values = {"tenant": [NOISY, STRICT], "lane": ["fast", "slow", ".*"], "model": [".*"]}[name]
+        combined = [{**chosen, name: value} for chosen in combined for value in values]
+    return combined
+
+
+def filled(expr: str, chosen: dict[str, str]) -> str:
+    """As Grafana fills an expression in."""
+    for name, value in chosen.items():
+        expr = expr.replace(f"${name}", value)
+    return expr.replace("$__rate_interval", RATE_WINDOW)
+
+
+@pytest.mark.parametrize(("page", "panel"), PANELS)
+def test_a_panel_answers_for_every_choice_with_the_labels_of_its_legend(run: Run, page: Page, panel: Panel) -> None:
+    for query in panel.queries:
+        for chosen in choices(query):
+            expr = filled(query.expr, chosen)
+            answers = run.monitoring.query(expr)
+            if (page.uid, panel.title) in MAY_BE_EMPTY:
+                continue
+            assert finite(answers), f"no data: {expr}"
+            for label in re.findall(r"{{(\w+)}}", query.legend):
+                assert all(answer.labels.get(label) for answer in answers), f"{query.legend}: {answers}"
+            if panel.unit == "percentunit":
+                assert all(-0.01 <= answer.value <= 1.5 or "budget" in panel.title for answer in finite(answers)), answers
+
+
+@pytest.mark.parametrize("rule", [*rules_of(RECORDS)], ids=lambda rule: rule.name)
+def test_a_recording_rule_records(run: Run, rule) -> None:
+    run.monitoring.until(lambda: finite(run.monitoring.query(rule.name)), timeout_s=30)
+
+
+@pytest.mark.parametrize("rule", rules_of(ALERTS), ids=lambda rule: rule.name)
+def test_an_alerts_expression_is_one_that_prometheus_evaluates(run: Run, rule) -> None:
+    run.monitoring.query(rule.expr)
+
+
+@pytest.mark.parametrize(
+    "family", ["fairlane_lane_ttft_seconds", "fairlane_ttft_seconds", "fairlane_lane_inter_token_seconds", "fairlane_step_seconds"]
+)
+def test_quantiles_are_in_order(run: Run, family: str) -> None:
+    def quantile(q: float) -> dict[str, Answer]:
+        answers = run.monitoring.query(f"histogram_quantile({q}, sum by (le, lane, phase) (rate({family}_bucket[1m])))")
+        return {str(sorted(answer.labels.items())): answer for answer in finite(answers)}
+
+    p50, p90, p99 = quantile(0.5), quantile(0.9), quantile(0.99)
+    assert p50 and p50.keys() == p99.keys()
+    assert all(p50[key].value <= p90[key].value <= p99[key].value for key in p50)
+
+
+def test_a_budget_that_burns_reaches_the_pager_through_alertmanager(run: Run) -> None:
+    def paged() -> bool:
+        alerts = run.monitoring.webhook.alerts("pager", "firing")
+        return any(alert["alertname"] == "FairlaneSLOBurnFast" and alert["tenant"] == STRICT for alert in alerts)
+
+    run.monitoring.until(paged)
+    assert not any(alert.get("tenant") == NOISY for alert in run.monitoring.webhook.alerts("pager", "firing"))
+
+
+def test_a_removed_tenant_has_no_series_any_more(run: Run) -> None:
+    assert run.monitoring.query(f'count({{tenant="{NOISY}"}})')
+    run.monitoring.until(lambda: not run.monitoring.query(f'count({{tenant="{GONE}", __name__!~"ALERTS.*|fairlane:.*"}})'), timeout_s=30)
+
+
+def test_totals_are_those_that_the_clients_counted(run: Run) -> None:
+    """The last test: the load ends here."""
+    run.traffic.stop()
+    sent = run.traffic.sent
+
+    def total(name: str, **labels: str) -> float:
+        where = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+        return sum(answer.value for answer in run.monitoring.query(f"{name}{{{where}}}"))
+
+    def outcomes(tenant: str) -> dict[str, float]:
+        return {
+            each: total("fairlane_requests_total", tenant=tenant, outcome=each) for each in ("completed", "rejected", "cancelled", "failed")
+        }
+
+    def expected(tenant: str) -> dict[str, float]:
+        statuses = sent.statuses
+        return {"completed": statuses[tenant, 200], "rejected": statuses[tenant, 429], "cancelled": sent.cancelled[tenant], "failed": 0}
+
+    for tenant in (NOISY, STRICT, "limited"):
+        run.monitoring.until(lambda tenant=tenant: outcomes(tenant) == expected(tenant), timeout_s=10)
+    for direction, tokens in (("prompt", sent.prompt_tokens), ("generated", sent.generated_tokens)):
+        assert total("fairlane_tokens_total", tenant=STRICT, direction=direction) == tokens[STRICT]
