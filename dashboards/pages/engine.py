@@ -107,10 +107,16 @@ ENGINE = Page(
                     ),
                 ),
                 Panel(
-                    title="Evictions",
-                    description="Cached pages given up, by policy. Many with a low hit rate: the pool is small for what should be cached.",
+                    title="Evictions and copies",
+                    description=(
+                        "Cached pages given up, by policy, and pages copied because outputs of one prompt write into them. Many "
+                        "evictions with a low hit rate: the pool is small."
+                    ),
                     unit="rows",
-                    queries=(Query(f"sum by (policy) (rate(fairlane_evictions_total{{{_WHERE}}}{_R}))", "{{policy}}"),),
+                    queries=(
+                        Query(f"sum by (policy) (rate(fairlane_evictions_total{{{_WHERE}}}{_R}))", "{{policy}}"),),
+                        Query(f"sum(rate(fairlane_copied_pages_total{{{_WHERE}}}{_R}))", "copied"),
+                    ),
                 ),
                 Panel(
                     title="Preemptions and recomputed tokens",

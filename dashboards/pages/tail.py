@@ -43,7 +43,18 @@ TAIL = Page(
                     ),
                 ),
                 Panel(
+                    title="Slow requests not looked into",
+                    description=(
+                        "Slow requests beyond what is explained in the background, a second. Above 0 the numbers here are a sample; "
+                        "`explain` still answers."
+                    ),
+                    unit="reqps",
+                    width=6,
+                    queries=(Query("sum(rate(fairlane_slow_requests_unexplained_total[$__rate_interval]))", "not looked into"),),
+                ),
+                Panel(
                     title="P99 over P50 of TTFT",
+                    width=6,
                     description=(
                         "How much worse the tail is than the middle; 1 is perfectly even. Compare before and after a change of tiers."
                     ),
