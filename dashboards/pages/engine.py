@@ -114,7 +114,7 @@ ENGINE = Page(
                     ),
                     unit="rows",
                     queries=(
-                        Query(f"sum by (policy) (rate(fairlane_evictions_total{{{_WHERE}}}{_R}))", "{{policy}}"),),
+                        Query(f"sum by (policy) (rate(fairlane_evictions_total{{{_WHERE}}}{_R}))", "{{policy}}"),
                         Query(f"sum(rate(fairlane_copied_pages_total{{{_WHERE}}}{_R}))", "copied"),
                     ),
                 ),
