@@ -82,7 +82,8 @@ class Traffic:
         body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": stream}
         if stream:
             body["stream_options"] = {"include_usage": True}
-        response = self._client(tenant).post("/v1/completions", json=body)
+        with self._client(tenant) as client:
+            response = client.post("/v1/completions", json=body)
         usage: dict[str, int] = {}
         if response.status_code == 200:
             usage = _last_usage(response.text) if stream else response.json()["usage"]
@@ -94,7 +95,7 @@ class Traffic:
     def cancel(self, tenant: str) -> None:
         """A stream whose client leaves after its first token."""
         body = {"prompt": "Count to a thousand: 1, 2,", "max_tokens": 200, "ignore_eos": True, "stream": True}
-        with self._client(tenant).stream("POST", "/v1/completions", json=body) as response:
+        with self._client(tenant) as client, client.stream("POST", "/v1/completions", json=body) as response:
             next(response.iter_lines())
         with self.sent.lock:
             self.sent.cancelled[tenant] += 1
