@@ -119,12 +119,13 @@ ENGINE = Page(
                     ),
                 ),
                 Panel(
-                    title="Preemptions and recomputed tokens",
+                    title="Preemptions, recomputed tokens, swapped pages",
                     description="Sequences that lost their pages, and what had to be computed again. Rising: see FairlanePreemptionStorm.",
                     unit="short",
                     queries=(
                         Query(f"sum by (cause) (rate(fairlane_preemptions_total{{{_WHERE}}}{_R}))", "preempted: {{cause}}"),
                         Query(f"sum(rate(fairlane_recomputed_tokens_total{{{_WHERE}}}{_R}))", "recomputed tokens"),
+                        Query(f"sum by (direction) (rate(fairlane_swapped_pages_total{{{_WHERE}}}{_R}))", "pages {{direction}} (swap)"),
                     ),
                 ),
                 Panel(
