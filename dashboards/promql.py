@@ -21,6 +21,9 @@ def ratio(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
-def or_none(expr: str, label: str) -> str:
-    """What is above 0; where nothing is, one line at 0 called `none`, so that a quiet panel is not an empty one."""
-    return f'({expr} > 0) or on () label_replace(vector(0), "{label}", "none", "", "")'
+def or_none(expr: str, labels: str) -> str:
+    """What is above 0; where nothing is, one line at 0 whose labels say `none`, so that a quiet panel is not an empty one."""
+    nothing = "vector(0)"
+    for label in labels.split(", "):
+        nothing = f'label_replace({nothing}, "{label}", "none", "", "")'
+    return f"({expr} > 0) or on () {nothing}"

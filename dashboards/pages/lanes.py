@@ -109,7 +109,9 @@ LANES = Page(
                     ),
                     unit="reqps",
                     queries=(
-                        Query(or_none(rate("fairlane_cancellations_total", BY_LANE, "stage, cause"), "stage"), "{{stage}} {{cause}}"),
+                        Query(
+                            or_none(rate("fairlane_cancellations_total", BY_LANE, "stage, cause"), "stage, cause"), "{{stage}} {{cause}}"
+                        ),
                     ),
                 ),
             ),
