@@ -36,8 +36,11 @@ TAIL = Page(
                     max_value=1,
                     queries=(
                         Query(
-                            'sum by (part) (increase(fairlane_tail_seconds_total{lane=~"$lane"}[1h]))'
-                            ' / scalar(sum(increase(fairlane_tail_seconds_total{lane=~"$lane"}[1h])) > 0)',
+                            or_none(
+                                'sum by (part) (increase(fairlane_tail_seconds_total{lane=~"$lane"}[1h]))'
+                                ' / scalar(sum(increase(fairlane_tail_seconds_total{lane=~"$lane"}[1h])) > 0)',
+                                "part",
+                            ),
                             "{{part}}",
                         ),
                     ),

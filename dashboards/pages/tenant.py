@@ -160,7 +160,7 @@ TENANT_PAGE = Page(
                     unit="reqps",
                     queries=(
                         Query(or_none(rate("fairlane_rejections_total", _TENANT, "reason"), "reason"), "{{reason}}"),
-                        Query(f"{rate('fairlane_shadow_rejections_total', _TENANT, 'reason')} > 0", "{{reason}} (shadow)"),
+                        Query(or_none(rate("fairlane_shadow_rejections_total", _TENANT, "reason"), "reason"), "{{reason}} (shadow)"),
                     ),
                 ),
                 Panel(

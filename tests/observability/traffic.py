@@ -96,9 +96,13 @@ class Traffic:
         """A stream whose client leaves after its first token."""
         body = {"prompt": "Count to a thousand: 1, 2,", "max_tokens": 200, "ignore_eos": True, "stream": True}
         with self._client(tenant) as client, client.stream("POST", "/v1/completions", json=body) as response:
-            next(response.iter_lines())
+            if response.status_code == 200:
+                next(response.iter_lines())
         with self.sent.lock:
-            self.sent.cancelled[tenant] += 1
+            if response.status_code == 200:
+                self.sent.cancelled[tenant] += 1
+            else:
+                self.sent.statuses[tenant, response.status_code] += 1
 
     def _client(self, tenant: str) -> httpx.Client:
         return httpx.Client(base_url=self._appliance.base_url, headers={"Authorization": f"Bearer {self._keys[tenant]}"}, timeout=120)
