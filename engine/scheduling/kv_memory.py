@@ -32,6 +32,9 @@ class Match:
 
 
 NO_MATCH = Match((), 0, None)
+MOST_RESERVED_PART = 2
+"""All reserves together are at most one of so many parts of the pool: with many tenants, most of them away, the rest would starve on a
+pool that nobody uses."""
 PINNED_TENANT = "fairlane"
 """Common prefixes count as ours."""
 
@@ -56,10 +59,11 @@ class KvMemory:
         return len(self._pinned)
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
-        """Reserves and caps. What is reserved leaves room for one sequence of the longest length."""
+        """Reserves and caps. What is reserved leaves room for one sequence of the longest length, and half the pool to whoever comes."""
         if self._limits.enable_kv_quota:
+            available = self._limits.num_pages - self.num_pinned
             longest = self._limits.pages_for(self._limits.max_model_len)
-            self.pool.set_policies(policies, self._limits.num_pages - self.num_pinned - longest)
+            self.pool.set_policies(policies, min(available - longest, available // MOST_RESERVED_PART))
 
     def has_room(self, sequence: Sequence, pages: int, *, keep_back: int = 0) -> bool:
         """Whether a waiting sequence may take so many pages: they are there beside what is set aside for other tenants and promised

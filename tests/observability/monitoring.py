@@ -20,7 +20,7 @@ from tests.appliance import require_service
 from tests.observability.rules import ALERTS, RECORDS, ROOT
 
 SCRAPE_S = 1
-RATE_WINDOW = "15s"
+RATE_WINDOW = "1m"
 """What Grafana's `$__rate_interval` would be about for such a scrape interval."""
 
 

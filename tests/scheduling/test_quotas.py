@@ -185,3 +185,16 @@ def test_the_checks_see_what_is_evicted_from_a_reserve(monkeypatch: pytest.Monke
     monkeypatch.setattr(Holding, "evictable_by_others", property(lambda holding: holding.cached))
     with pytest.raises(AssertionError, match="evicted from a reserve"):
         run_traffic(driver_of(num_pages=32), TRAFFIC, overlap=True)
+
+
+def test_reserves_of_many_tenants_that_are_away_leave_half_the_pool_to_whoever_comes() -> None:
+    away = tuple(TenantPolicy(tenant_id=f"away{number}", kv_reserve_ratio=0.05) for number in range(30))
+    driver = driver_of(policies=away, num_pages=200)
+    for number in range(8):
+        submit(driver, number, "x", 30, 8)
+    used: list[int] = []
+    while driver.scheduler.has_work:
+        driver.start_step()
+        used.append(driver.scheduler.load(0).pages_used)
+        driver.finish_step()
+    assert max(used) >= 60
