@@ -188,6 +188,18 @@ TENANT_PAGE = Page(
                     queries=(Query(or_none(rate("fairlane_cancellations_total", BY_TENANT, "cause"), "cause"), "{{cause}}"),),
                 ),
                 Panel(
+                    title="Slow readers",
+                    description=(
+                        "Seconds a second that its streams were paused because their clients took nothing, and how often. See "
+                        "FairlaneSlowReaders."
+                    ),
+                    unit="short",
+                    queries=(
+                        Query(rate("fairlane_backpressure_seconds_total", BY_TENANT), "seconds paused"),
+                        Query(rate("fairlane_backpressure_pauses_total", BY_TENANT), "pauses"),
+                    ),
+                ),
+                Panel(
                     title="Gap between tokens",
                     description="What its readers feel; beyond 0.1 s text stutters.",
                     unit="s",
