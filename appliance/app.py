@@ -12,12 +12,13 @@ from litestar import Litestar, Router
 from litestar.di import Provide
 from litestar.enums import HttpMethod
 from litestar.types import Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.explain.controller import ExplainController
 from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
-from appliance.domain.inference.controller import RECEIVED_STATE, InferenceController
+from appliance.domain.inference.controller import RECEIVED_STATE, TRACE_STATE, InferenceController
 from appliance.domain.inference.service import InferenceService
 from appliance.domain.system.api_page import describe_bodies, openapi_config
 from appliance.domain.system.controller import SystemController
@@ -27,6 +28,7 @@ from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST
 from appliance.route_access import refuse_undeclared, routes_of
 from appliance.telemetry.flight.recorder import FlightRecorder
 from appliance.telemetry.hub import Telemetry
+from appliance.telemetry.trace_context import context_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class Parts:
     recorder: FlightRecorder | None = None
     debug: Router | None = None
     pages: DebugPages | None = None
+    trace_sample_ratio: float = 0.0
+    """Of the requests that are neither slow nor failed, the share whose traces are kept."""
 
 
 def create_app(parts: Parts) -> "Envelope":
@@ -72,7 +76,7 @@ def create_app(parts: Parts) -> "Envelope":
     describe_bodies(app)
     undeclared = [f"{method} {path}" for method, path, access in routes_of(app) if access is None]
     assert not undeclared, f"who may use these routes? Declare it with `opt=` (appliance/route_access.py): {undeclared}"
-    return Envelope(app, parts.body_deadline_s)
+    return Envelope(app, parts.body_deadline_s, parts.trace_sample_ratio)
 
 
 def own_version() -> str:
@@ -88,7 +92,8 @@ def _provide(value: Any) -> Provide:
 
 
 class Envelope:
-    """Gives each request its id, its time of receipt and a deadline for its body, and every answer the header `x-request-id`.
+    """Gives each request its id, its trace, its time of receipt and a deadline for its body, every log line written meanwhile the id, and
+    every answer the headers `x-request-id` and `traceresponse`.
 
     HEAD is answered as GET (RFC 9110, section 9.3.2); the server leaves the body out.
     """
@@ -97,11 +102,13 @@ class Envelope:
         self,
         app: Litestar,
         body_deadline_s: float,
+        trace_sample_ratio: float = 0.0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self.litestar = app
         self._body_deadline_s = body_deadline_s
+        self._trace_sample_ratio = trace_sample_ratio
         self._clock_ns = clock_ns
         self._wall_s = wall_s
 
@@ -113,7 +120,8 @@ class Envelope:
         state = scope.setdefault("state", {})
         state[REQUEST_ID_STATE] = request_id
         state[RECEIVED_STATE] = self._clock_ns()
-        headers: list[tuple[bytes, bytes]] = [(b"x-request-id", request_id.encode())]
+        trace = state[TRACE_STATE] = context_of(scope["headers"], request_id.removeprefix("req_"))
+        headers = [(b"x-request-id", request_id.encode()), trace.response_header(self._trace_sample_ratio)]
         state[ANSWER_HEADERS_STATE] = headers
 
         async def send_named(message: Message) -> None:
@@ -123,7 +131,8 @@ class Envelope:
 
         if scope["method"] == "HEAD":
             scope = {**scope, "method": HttpMethod.GET}
-        await self.litestar(scope, _BodyInTime(receive, self._body_deadline_s), send_named)
+        with bound_contextvars(request_id=request_id):
+            await self.litestar(scope, _BodyInTime(receive, self._body_deadline_s), send_named)
 
 
 class _BodyInTime:

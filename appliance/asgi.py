@@ -55,6 +55,7 @@ from appliance.settings import Settings, SettingsError, data_path, engine_config
 from appliance.supervisor import StartFailed, Supervisor
 from appliance.telemetry.flight.recorder import FlightRecorder, Sources
 from appliance.telemetry.hub import Telemetry, TelemetryOptions
+from appliance.telemetry.otlp.exporter import Exporter, exporter_of
 from appliance.terminal import Terminal
 from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
 from engine.wire import Progress, Ready, TenantPolicy
@@ -68,6 +69,8 @@ SPOOL_FOLDER = "usage-spool"
 SWEEP_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
 """Between looks of the telemetry at its sums and labels."""
+LAST_SEND_S = 2.0
+"""What the collector gets to take the last traces."""
 SETTLE_S = 1.0
 """What cancelled streams get to write their last frame."""
 
@@ -103,6 +106,7 @@ class _House:
     """Others that may serve from this database; SQLite is one process's."""
     telemetry: Telemetry
     recorder: FlightRecorder
+    exporter: Exporter | None
     server: uvicorn.Server
 
 
@@ -226,6 +230,7 @@ def _build(
         explainer=ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants),
         max_body_bytes=settings.max_body_bytes,
         body_deadline_s=settings.body_deadline_s,
+        trace_sample_ratio=settings.otlp_sample_ratio if settings.otlp_endpoint else 0.0,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
         admin=admin_router(control, LaneController, ConfigurationController, SlowController, TailController, SloController, DumpController),
     )
@@ -236,6 +241,7 @@ def _build(
         supervisor=supervisor,
         telemetry=telemetry,
         recorder=recorder,
+        exporter=exporter_of(settings, own_version(), telemetry),
         backend=backend,
         gate=gate,
         control=control,
@@ -268,6 +274,8 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
     ]
     if house.peers is not None:
         helpers.append(asyncio.create_task(house.peers.run()))
+    if house.exporter is not None:
+        helpers.append(asyncio.create_task(house.exporter.run()))
     draining: list[asyncio.Task[None]] = []
 
     def on_signal() -> None:
@@ -288,6 +296,8 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
             task.cancel()
         await asyncio.wait([supervising, *helpers, *draining])
         await house.usage.flush()
+        if house.exporter is not None:
+            await house.exporter.flush(LAST_SEND_S)
         if house.peers is not None:
             await house.peers.leave()
     for ended in (failed, supervising):

@@ -8,6 +8,7 @@ SettingsError            names the key, the value, where it came from, the bound
 
 import difflib
 import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,11 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Price = Annotated[float, msgspec.Meta(ge=0)]
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""RFC 9110, section 5.1."""
 
 
 class SettingsError(Exception):
@@ -75,6 +81,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Name other tenants in explanations that a tenant asks for; without it they read "another tenant". Administrators see names."""
     common_prefixes: str = ""
     """YAML file of system prompts (and the trust group that may share each) computed and pinned before ready."""
+    otlp_endpoint: str = ""
+    """URL of an OpenTelemetry collector's OTLP/HTTP receiver, as http://collector:4318; traces go to /v1/traces beneath it, metrics to
+    /v1/metrics. Empty: nothing is sent."""
+    otlp_headers: str = ""
+    """Headers for the collector, as `authorization=Bearer abc,x-team=llm`."""
+    otlp_sample_ratio: Ratio = 0.01
+    """Share of requests whose traces are sent though they were neither slow nor failed; those are sent in any case."""
+    otlp_metrics_interval_s: Seconds = 15.0
+    """Seconds between two times that metrics are sent to the collector; 0 sends none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log line written."""
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -120,6 +135,17 @@ def sqlalchemy_url(settings: Settings) -> str:
     raise SettingsError(f"database_url has the scheme {url.split(':', 1)[0]!r}: use sqlite:///path or postgresql://user:password@host/name")
 
 
+def otlp_headers(settings: Settings) -> dict[str, str]:
+    """By name. Raises `SettingsError`."""
+    headers: dict[str, str] = {}
+    for number, pair in enumerate(filter(None, map(str.strip, settings.otlp_headers.split(","))), 1):
+        name, equals, value = pair.partition("=")
+        if not (equals and _HEADER_NAME.fullmatch(name.strip()) and value.isascii() and value.isprintable()):
+            raise SettingsError(f"header {number} of otlp_headers (hidden) is not written name=value: change {ENV_PREFIX}OTLP_HEADERS")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
 def engine_config(settings: Settings) -> EngineConfig:
     """What the engine is started with: the settings' part, and the two fields the appliance decides itself."""
     waits = {} if settings.admission else {f"{lane}_max_wait_targets": 0.0 for lane in ("fast", "slow", "batch")}
@@ -133,7 +159,7 @@ def engine_config(settings: Settings) -> EngineConfig:
 
 # ---- the table --------------------------------------------------------------------------------------------------
 
-SECRETS = frozenset({"bootstrap_api_key", "bootstrap_admin_token", "bootstrap_admin_password", "key_pepper"})
+SECRETS = frozenset({"otlp_headers", "bootstrap_api_key", "bootstrap_admin_token", "bootstrap_admin_password", "key_pepper"})
 """No flag (`ps` shows flags); `FAIRLANE_X_FILE` reads the value from a file."""
 FILE_VARIANTS = SECRETS | {"database_url"}
 DECIDED_BY_US = frozenset({"export_dir", "await_common_prefixes"})
@@ -234,6 +260,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], confi
     settings = Settings(engine=engine, **{key: value for key, value in values.items() if not key.startswith("engine.")})
     _check_secrets(settings)
     _check_proxies(settings)
+    _check_otlp(settings)
     sqlalchemy_url(settings)
     return Loaded(settings, sources, _unknown_variables(environ))
 
@@ -313,6 +340,17 @@ def _check_proxies(settings: Settings) -> None:
                 f"trusted_proxies={proxy!r} is no address or network (as 10.0.0.7 or 10.0.0.0/8): change --trusted-proxies or "
                 f"{ENV_PREFIX}TRUSTED_PROXIES"
             ) from error
+
+
+def _check_otlp(settings: Settings) -> None:
+    endpoint = settings.otlp_endpoint
+    if endpoint and (
+        not endpoint.startswith(("http://", "https://")) or not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint
+    ):
+        raise SettingsError(
+            f"otlp_endpoint={endpoint!r} is no URL (as http://collector:4318): change --otlp-endpoint or {ENV_PREFIX}OTLP_ENDPOINT"
+        )
+    otlp_headers(settings)
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

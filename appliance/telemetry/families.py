@@ -33,6 +33,7 @@ SWAP_DIRECTIONS = ("out", "in")
 EVICTION_POLICIES = ("lru", "lfu", "size", "weighted-lru", "decayed-lfu")
 EVICTION_VICTIMS = ("over_cap", "over_reserve", "own")
 PROCESSES = ("control", "engine")
+TRACE_OUTCOMES = ("sent", "failed", "dropped")
 ACCOUNTING_CHECKS = ("pages", "slots", "requests")
 
 TTFT_GRID_S = (0.005, 0.008, 0.013, 0.022, 0.036, 0.06, 0.1, 0.16, 0.27, 0.44, 0.73, 1.2, 2.0, 3.3, 5.4, 9.0, 30.0, 60.0)
@@ -79,6 +80,10 @@ INTER_TOKEN = Family("inter_token_seconds", "histogram", "Gaps between token eve
 TPOT = Family("tpot_seconds", "histogram", "(last - first token) / (tokens - 1), by request.", REQUEST_LABELS, TOKEN_GRID_S)
 QUEUE_WAIT = Family("queue_wait_seconds", "histogram", "From receipt to the first prefill chunk.", REQUEST_LABELS, TTFT_GRID_S)
 PREFILL = Family("prefill_seconds", "histogram", "From the first prefill chunk to the first token.", REQUEST_LABELS, TTFT_GRID_S)
+STREAM_WRITE = Family(
+    "stream_write_seconds", "histogram", "From the last token to the end of the answer: text, writing, a client that reads slowly.",
+    REQUEST_LABELS, TOKEN_GRID_S,
+)  # fmt: skip
 REQUEST = Family("request_seconds", "histogram", "From receipt to the end of an admitted request.", REQUEST_LABELS, REQUEST_GRID_S)
 
 LANE_TTFT = Family(
@@ -172,16 +177,22 @@ GPU_USE = Family("gpu_utilization_ratio", "gauge", "Share of time a kernel ran o
 GPU_MEMORY = Family("gpu_memory_used_bytes", "gauge", "Memory in use on the card (NVML).", ("gpu",))
 GPU_MEMORY_TOTAL = Family("gpu_memory_total_bytes", "gauge", "Memory of the card (NVML).", ("gpu",))
 PRICE = Family("device_hour_price", "gauge", "What an hour of the device costs, as configured; 0 where it is not.", ())
+TRACES = Family(
+    "otlp_traces",
+    "counter",
+    "Traces kept for the OTLP collector: taken by it, failed to reach it, or dropped because too many waited.",
+    ("outcome",),
+)
 MISMATCHES = Family(
     "accounting_mismatch", "counter", "Times that a sum which must hold did not: a defect of ours, please report it.", ("check",)
 )
 
 FAMILIES = (
-    REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, REQUEST,
+    REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL, STREAM_WRITE, REQUEST,
     LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
     READY, ENGINE_STARTS, DEGRADED, UNWRITTEN,
-    LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, MISMATCHES,
+    LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, TRACES, MISMATCHES,
 )  # fmt: skip

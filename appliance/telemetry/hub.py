@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from appliance.telemetry import families as f
 from appliance.telemetry.accounting import Accounting
 from appliance.telemetry.device_time import DeviceTime
 from appliance.telemetry.engine import EngineMetrics
@@ -19,7 +21,7 @@ from appliance.telemetry.exposition import Exposition
 from appliance.telemetry.host import Cards, HostMetrics, Nvml
 from appliance.telemetry.lane_times import LaneTimes
 from appliance.telemetry.ledger import RequestArchive, StepLedger
-from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport
+from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport, counter
 from appliance.telemetry.slo import SloBook
 from appliance.telemetry.split import split_of
 from appliance.telemetry.tenant_labels import TenantLabels
@@ -66,6 +68,9 @@ class Telemetry:
         self.reviewer = Reviewer(self.recorded, self.tenants.of, time.time)
         self.host = HostMetrics(registry, cards or Nvml(), options.device_hour_price)
         self.accounting = Accounting(registry)
+        self.traces = counter(registry, f.TRACES)
+        for outcome in f.TRACE_OUTCOMES:
+            self.traces.labels(outcome)
         self._registry = registry
         for collector in (self.lanes, self.device_time, self.reviewer):
             registry.register(collector)
@@ -75,10 +80,13 @@ class Telemetry:
         """What a step with next to no work takes."""
         self.record_usage: Callable[[RequestReport], None] = lambda report: None
         """Takes each settled request; set by whoever keeps the books."""
+        self.note_trace: Callable[[RequestReport, str], None] = lambda report, verdict: None
+        """Takes each settled request once, with its sentence where it was slow or failed; set by whoever sends traces."""
+        self.reviewer.on_explained = lambda report, found: self.note_trace(report, found.verdict)
         self._exposition = Exposition()
         self._rendering = threading.Lock()
         of_tenants = (*self.requests.metrics, self.lanes, self.device_time, *self.slo.metrics, self.reviewer)
-        for collector in (*of_tenants, *self.engine.metrics, *self.host.metrics, self.accounting.mismatches):
+        for collector in (*of_tenants, *self.engine.metrics, *self.host.metrics, self.traces, self.accounting.mismatches):
             self._exposition.add(collector)
         if options.vllm_names:
             self.show(VllmNames(self.requests, self.engine))
@@ -136,9 +144,11 @@ class Telemetry:
         self.requests.observe(report)
         missed = [slo for slo, is_good in self.slo.note(report).items() if not is_good]
         if report.first_sent_ns and report.outcome is not Outcome.REJECTED:
-            late_id = report.request_id if "ttft" in missed else ""
-            self.lanes.observe_ttft(report.lane, (report.first_sent_ns - report.received_ns) / 1e9, late_id)
-        self.reviewer.note(report, missed)
+            self.lanes.observe_ttft(
+                report.lane, (report.first_sent_ns - report.received_ns) / 1e9, _names(report) if "ttft" in missed else None
+            )
+        if not self.reviewer.note(report, missed):
+            self.note_trace(report, "")
         self.tenants.note(report.tenant_id, report.prompt_tokens + report.generated_tokens)
         self.archive.add(report)
         self.record_usage(report)
@@ -158,12 +168,21 @@ class Telemetry:
         with self._rendering:
             return self._exposition.render(openmetrics=openmetrics)
 
+    def families(self) -> Iterable[Metric]:
+        """All families as they are now, one after the other. For a thread."""
+        return self._registry.collect()
+
     def _forget(self, labels: Iterable[str]) -> None:
         labels = tuple(labels)
         self.device_time.forget(labels)
         self.slo.forget(labels)
         self.reviewer.forget(labels)
         self.requests.show_tenants()
+
+
+def _names(report: RequestReport) -> dict[str, str]:
+    """Under which a request is found elsewhere."""
+    return {"request_id": report.request_id, **({"trace_id": report.trace.trace_id} if report.trace else {})}
 
 
 def _log_fields(report: RequestReport) -> dict[str, object]:
@@ -177,7 +196,7 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
         {f"{name}_ms": round(getattr(parts, f"{name}_s") * 1e3, 3) for name in ("queue", "prefill", "decode", "write")} if parts else {}
     )
     fields: dict[str, object] = {
-        "request_id": report.request_id,
+        **_names(report),
         "route": report.route,
         "tenant": report.tenant_id,
         "lane": report.lane,

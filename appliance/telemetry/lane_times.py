@@ -1,7 +1,7 @@
 """Times by lane on the fine grid, without the tenant: for true quantiles, and for what the last five minutes were like."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -50,14 +50,14 @@ class LaneTimes(Collector):
         if labels != self._labels:
             self._labels, self._lanes = labels, {lane: _Lane() for lane in LANES}
 
-    def observe_ttft(self, lane: str, seconds: float, slow_request_id: str = "") -> None:
-        """A first token. A request beyond its target is shown as the bucket's exemplar."""
+    def observe_ttft(self, lane: str, seconds: float, slow: Mapping[str, str] | None = None) -> None:
+        """A first token. `slow`: the names of a request beyond its target, which is shown as the bucket's exemplar."""
         if lane not in self._lanes:
             return
         times = self._lanes[lane]
         index = times.ttft.observe(seconds, self._clock_s())
-        if slow_request_id:
-            times.slow[index] = Exemplar({"request_id": slow_request_id}, seconds, self._wall_s())
+        if slow:
+            times.slow[index] = Exemplar(dict(slow), seconds, self._wall_s())
 
     def observe_gap(self, lane: str, seconds: float) -> None:
         """Between two tokens of an output."""

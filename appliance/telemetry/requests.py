@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from appliance.telemetry import families as f
 from appliance.telemetry.tenant_labels import TenantLabels
+from appliance.telemetry.trace_context import TraceContext
 
 
 class Outcome(StrEnum):
@@ -79,6 +80,7 @@ class RequestReport:
     """From, to: when its sequences were paused, because the client had not taken what there was."""
     message: str = ""
     """What a refused or failed request was told."""
+    trace: TraceContext | None = None
 
     @property
     def paused_s(self) -> float:
@@ -106,6 +108,7 @@ class _Times:
         self.tpot = metrics.tpot.labels(*labels)
         self.queue_wait = metrics.queue_wait.labels(*labels)
         self.prefill = metrics.prefill.labels(*labels)
+        self.stream_write = metrics.stream_write.labels(*labels)
         self.request = metrics.request.labels(*labels)
         self.inter_token = metrics.inter_token.labels(*labels)
 
@@ -126,6 +129,7 @@ class RequestMetrics:
         self.tpot = histogram(registry, f.TPOT)
         self.queue_wait = histogram(registry, f.QUEUE_WAIT)
         self.prefill = histogram(registry, f.PREFILL)
+        self.stream_write = histogram(registry, f.STREAM_WRITE)
         self.request = histogram(registry, f.REQUEST)
         self._model = ("", "", "")
         self._counters: dict[tuple[str, str], _Counters] = {}
@@ -139,7 +143,7 @@ class RequestMetrics:
     def metrics(self) -> tuple[Counter | Histogram, ...]:
         """All of them, in the order they are shown."""
         counters = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.pauses, self.paused_s, self.tokens)
-        return (*counters, self.ttft, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.request)
+        return (*counters, self.ttft, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.stream_write, self.request)
 
     @property
     def model_id(self) -> str:
@@ -200,6 +204,8 @@ class RequestMetrics:
             times.queue_wait.observe((report.scheduled_ns - report.received_ns) / 1e9)
         if report.scheduled_ns and report.first_token_ns:
             times.prefill.observe((report.first_token_ns - report.scheduled_ns) / 1e9)
+        if report.last_token_ns:
+            times.stream_write.observe(max(0, report.ended_ns - report.last_token_ns) / 1e9)
         if report.first_sent_ns:
             times.ttft.observe((report.first_sent_ns - report.received_ns) / 1e9)
         if report.tokens_after_first > 0:

@@ -67,7 +67,7 @@ def test_lanes_show_recent_quantiles_and_the_slow_request_as_exemplar() -> None:
     lanes.bind("m", "none", "cpu")
     for _ in range(99):
         lanes.observe_ttft("fast", 0.05)
-    lanes.observe_ttft("fast", 3.0, slow_request_id="req_slow")
+    lanes.observe_ttft("fast", 3.0, slow={"request_id": "req_slow"})
     lanes.observe_ttft("none", 3.0)
     lanes.observe_gap("slow", 0.02)
     assert lanes.ttft("fast").count == 100 and lanes.ttft("fast").p50 == pytest.approx(0.05, rel=0.1)

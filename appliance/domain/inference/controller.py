@@ -21,6 +21,9 @@ from appliance.route_access import INFERS
 RECEIVED_STATE = "received_ns"
 """Key of the ASGI scope's `state`: when the request's headers were there, `monotonic_ns`."""
 
+TRACE_STATE = "trace"
+"""Key of the ASGI scope's `state`: the request's `TraceContext`."""
+
 AnyRequest = Request[Any, Any, Any]
 
 GENERATES = {"status_code": 200, "responses": problem_responses(401, 403, 404, 408, 413, 415, 429, 500, 503)}
@@ -108,6 +111,7 @@ def _call(request: AnyRequest, max_body_bytes: int) -> Call:
         tenant_header=_tenant_header(request),
         task_header=request.headers.get("x-task"),
         deadline_header=request.headers.get("x-deadline-ms"),
+        trace=state[TRACE_STATE],
         answer_headers=state[ANSWER_HEADERS_STATE],
         read_body=lambda: read_body(request, max_body_bytes),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from appliance.errors import ApplianceError, Unavailable
 from appliance.problems import problem_of
 from appliance.telemetry.requests import Outcome
+from appliance.telemetry.trace_context import TraceContext
 
 CLIENT_CLOSED_STATUS = 499
 """Not sent to anybody: how logs name the status of a client that had gone (nginx)."""
@@ -51,6 +52,7 @@ class JobFacts:
     ttft_targets_s: Mapping[str, float] = field(default_factory=dict[str, float])
     tpot_targets_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Of the tenant's tier, by lane."""
+    trace: TraceContext | None = None
     is_promised: bool = False
     """Admission lets it wait longer than its lane allows."""
 

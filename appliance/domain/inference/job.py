@@ -317,6 +317,7 @@ class Job:
             ttft_target_s=facts.ttft_targets_s.get(self.lane),
             tpot_target_s=facts.tpot_targets_s.get(self.lane),
             sequence_ids=self._sequence_ids,
+            trace=facts.trace,
             blocked_ns=tuple(self._blocked_ns),
             paused_ns=self._paused_ns,
             message=error.message[:MAX_MESSAGE_CHARS] if isinstance(error, ApplianceError) else "",

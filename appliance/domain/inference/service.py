@@ -29,6 +29,7 @@ from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverO
 from appliance.problems import problem_of
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.requests import MAX_MESSAGE_CHARS, Outcome, RequestReport
+from appliance.telemetry.trace_context import TraceContext
 from appliance.text.model import TextModel
 from engine.errors import EngineGone
 from engine.wire import Sampling, Submit, TenantPolicy
@@ -47,6 +48,7 @@ class Call:
     tenant_header: str | None
     task_header: str | None = None
     deadline_header: str | None = None
+    trace: TraceContext | None = None
     answer_headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
     """Where headers go that the answer gets whatever it is."""
     read_body: Callable[[], Awaitable[bytes]]
@@ -136,6 +138,7 @@ class InferenceService:
             deadline_ms=deadline_ms,
             ttft_targets_s=principal.policy.ttft_s,
             tpot_targets_s=principal.policy.tpot_s,
+            trace=call.trace,
             is_promised=ticket.is_promised,
         )
         job = Job(
@@ -285,6 +288,7 @@ class InferenceService:
             received_ns=call.received_ns,
             read_ns=read_ns,
             tokenized_ns=tokenized_ns,
+            trace=call.trace,
             message=error.message[:MAX_MESSAGE_CHARS] if is_refusal else "",
             ended_ns=self._clocks.monotonic_ns(),
         )

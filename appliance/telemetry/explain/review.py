@@ -137,19 +137,20 @@ class Reviewer(Collector):
 
     # ---- requests
 
-    def note(self, report: RequestReport, missed: Iterable[str]) -> None:
-        """A request ended; `missed` are the SLOs that it missed. Quick: it is explained later."""
+    def note(self, report: RequestReport, missed: Iterable[str]) -> bool:
+        """A request ended; `missed` are the SLOs that it missed. Whether it will be explained; that is done later."""
         if not report.tenant_id or report.outcome is Outcome.REJECTED:
-            return
+            return False
         tails = tuple(slo for slo, value_s in _values(report) if self._windows[report.lane, slo].note(value_s))
         why = (*missed, *(("failed",) if report.outcome in (Outcome.FAILED, Outcome.EXPIRED) else ()), *(("tail",) if tails else ()))
         if not why:
-            return
+            return False
         if len(self._waiting) >= MAX_WAITING:
             self.num_skipped += 1
-            return
+            return False
         self._waiting.append(_Case(report, why, tails))
         self._awake.set()
+        return True
 
     async def run(self) -> None:
         """Explain what waits, for ever; in all a twentieth of the time."""

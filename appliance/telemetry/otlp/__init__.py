@@ -1,0 +1,1 @@
+"""Telemetry that is sent: OTLP over HTTP, messages of opentelemetry-proto, no SDK."""
