@@ -255,13 +255,19 @@ def test_the_server_continues_the_caller_s_trace_and_sends_slow_requests_and_met
             body = {"prompt": "a secret prompt", "max_tokens": 5, "stream": True}
             return httpx.post(served.url + "/v1/completions", json=body, headers={**test_serve.HEADERS, **headers}, timeout=20)
 
+        admin = {"Authorization": f"Bearer {test_serve.ADMIN}"}
+        tier = httpx.get(served.url + "/api/v1/tenants/default", headers=admin).json()["tier"]
+
+        def set_target(ttft_ms: int) -> None:
+            targets = {"ttft_ms": {"fast": ttft_ms, "slow": ttft_ms}, "tpot_ms": {"fast": 600_000, "slow": 600_000}}
+            httpx.patch(served.url + f"/api/v1/tiers/{tier}", json=targets, headers=admin).raise_for_status()
+
+        set_target(600_000)
         quick = ask()
         own_trace = quick.headers["x-request-id"].removeprefix("req_")
         assert quick.headers["traceresponse"].split("-")[1] == own_trace and quick.headers["traceresponse"].endswith("-00")
-        assert f'"trace_id":"{own_trace}"' in served.log()
-        admin = {"Authorization": f"Bearer {test_serve.ADMIN}"}
-        tier = httpx.get(served.url + "/api/v1/tenants/default", headers=admin).json()["tier"]
-        httpx.patch(served.url + f"/api/v1/tiers/{tier}", json={"ttft_ms": {"fast": 1, "slow": 1}}, headers=admin).raise_for_status()
+        test_serve.until(lambda: f'"trace_id":"{own_trace}"' in served.log(), served.log)
+        set_target(1)
         slow = ask(traceparent=f"00-{TRACE.trace_id}-{TRACE.parent_span_id}-01")
         version, trace_id, span_id, _ = slow.headers["traceresponse"].split("-")
         assert (version, trace_id) == ("00", TRACE.trace_id)
