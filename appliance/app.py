@@ -24,6 +24,7 @@ from appliance.domain.system.api_page import describe_bodies, openapi_config
 from appliance.domain.system.controller import SystemController
 from appliance.domain.system.health import Health
 from appliance.errors import BodyTooSlow
+from appliance.logs import LogLevel
 from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST_ID_STATE
 from appliance.route_access import refuse_undeclared, routes_of
 from appliance.telemetry.flight.recorder import FlightRecorder
@@ -47,6 +48,7 @@ class Parts:
     recorder: FlightRecorder | None = None
     debug: Router | None = None
     pages: DebugPages | None = None
+    log_level: LogLevel | None = None
     trace_sample_ratio: float = 0.0
     """Of the requests that are neither slow nor failed, the share whose traces are kept."""
 
@@ -61,6 +63,7 @@ def create_app(parts: Parts) -> "Envelope":
         "explainer": parts.explainer,
         "recorder": parts.recorder,
         "pages": parts.pages,
+        "log_level": parts.log_level,
         "max_body_bytes": parts.max_body_bytes,
         "metrics_need_key": parts.metrics_need_key,
     }

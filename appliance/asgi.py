@@ -41,6 +41,7 @@ from appliance.domain.peers.registry import Peers
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
+from appliance.domain.system.log_level import LogLevelController
 from appliance.domain.system.state import State, StateMetrics
 from appliance.domain.system.sums import accounting_checks
 from appliance.domain.tenants.bootstrap import Control, open_control
@@ -49,7 +50,7 @@ from appliance.domain.usage.recorder import UsageRecorder
 from appliance.domain.usage.service import read_spent
 from appliance.errors import ApplianceError, Unavailable
 from appliance.listening import PortTaken, listen, server_config, url_of
-from appliance.logs import set_up_logs
+from appliance.logs import LogLevel, set_up_logs
 from appliance.runtime import Runtime, Watchers
 from appliance.settings import Settings, SettingsError, data_path, engine_config, sqlalchemy_url
 from appliance.supervisor import StartFailed, Supervisor
@@ -79,9 +80,10 @@ def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) ->
     """Run the appliance until SIGTERM or SIGINT. The exit status: 0, or after a message that says what to do 2 where a setting
     is impossible, else 1."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time; else the library complains at each engine's start
-    set_up_logs(settings.log_level, settings.log_format, Terminal(lambda: sys.stderr))
+    log_level = LogLevel(settings.log_level)
+    set_up_logs(log_level, settings.log_format, Terminal(lambda: sys.stderr))
     try:
-        uvloop.run(_serve(settings, engine_command))
+        uvloop.run(_serve(settings, engine_command, log_level))
     except (StartFailed, PortTaken, PrefixFileError, SettingsError, SchemaError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, SettingsError) or (isinstance(error, StartFailed) and error.is_setting) else 1
@@ -118,7 +120,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
+async def _serve(settings: Settings, engine_command: Sequence[str], log_level: LogLevel) -> None:
     began_s = time.monotonic()
     prefixes = read_prefix_file(Path(settings.common_prefixes)) if settings.common_prefixes else ()
     stdout = sys.stdout
@@ -150,7 +152,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str]) -> None:
                     failed.set_exception(StartFailed(message))
 
             watchers = Watchers(on_progress, on_ready, on_broken)
-            house = _build(settings, engine_command, control, prefixes, watchers)
+            house = _build(settings, engine_command, control, prefixes, watchers, log_level)
             await _open_books(house)
             run_path = data_path(settings) / RUN_FILE
             with only_server_of(run_path.parent), _run_file(run_path, url, sock.getsockname()[1]):
@@ -170,7 +172,12 @@ async def _open(settings: Settings) -> AsyncIterator[Control]:
 
 
 def _build(
-    settings: Settings, engine_command: Sequence[str], control: Control, prefixes: tuple[PrefixEntry, ...], watchers: Watchers
+    settings: Settings,
+    engine_command: Sequence[str],
+    control: Control,
+    prefixes: tuple[PrefixEntry, ...],
+    watchers: Watchers,
+    log_level: LogLevel,
 ) -> _House:
     gate, backend = Gate(), Backend()
     options = TelemetryOptions(
@@ -231,8 +238,18 @@ def _build(
         max_body_bytes=settings.max_body_bytes,
         body_deadline_s=settings.body_deadline_s,
         trace_sample_ratio=settings.otlp_sample_ratio if settings.otlp_endpoint else 0.0,
+        log_level=log_level,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
-        admin=admin_router(control, LaneController, ConfigurationController, SlowController, TailController, SloController, DumpController),
+        admin=admin_router(
+            control,
+            LaneController,
+            ConfigurationController,
+            SlowController,
+            TailController,
+            SloController,
+            DumpController,
+            LogLevelController,
+        ),
     )
     supervisor = Supervisor(engine_command, engine_config(settings), runtime)
     telemetry.host.engine_pid = lambda: supervisor.pid

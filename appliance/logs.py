@@ -9,21 +9,44 @@ import structlog
 
 from appliance.terminal import Terminal
 
+Level = Literal["debug", "info", "warning", "error"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def set_up_logs(level: str, format: Literal["auto", "json", "console"], out: Terminal) -> None:
-    """Once a process, before anything is logged. Libraries that use `logging` are heard from warnings on."""
+class LogLevel:
+    """The least severe level that is written. It may change at any time."""
+
+    def __init__(self, name: Level) -> None:
+        self.name: Level = name
+
+    def drop_below(self, _logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """structlog's processor. What is more severe than all our levels is written."""
+        if _LEVELS.get(method, logging.CRITICAL) < _LEVELS[self.name]:
+            raise structlog.DropEvent
+        return event
+
+
+def set_up_logs(level: LogLevel, format: Literal["auto", "json", "console"], out: Terminal) -> None:
+    """Once a process, before anything is logged. Libraries that use `logging` are heard from warnings on.
+
+    Tracebacks show no values: a local variable may hold a prompt or a key.
+    """
     stream = cast(TextIO, out)  # all that these libraries use of one
     as_json = format == "json" or (format == "auto" and not out.isatty())
     renderer: list[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
         if as_json
-        else [shorten_request, structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        else [shorten_request, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), *renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        processors=[
+            level.drop_below,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )

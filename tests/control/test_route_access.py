@@ -25,8 +25,10 @@ from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
+from appliance.domain.system.log_level import LogLevelController
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
+from appliance.logs import LogLevel
 from appliance.problems import EXCEPTION_HANDLERS
 from appliance.route_access import PUBLIC, Access, refuse_undeclared, routes_of
 from appliance.settings import Settings
@@ -42,8 +44,8 @@ tenant-or-admin  GET /v1/requests/{request_id:str}/explain
 metrics  GET /metrics, GET /load
 admin:read  GET /api/v1/me, POST /api/v1/me/password, POST /api/v1/logout
 admin:read  GET /api/v1/tenants, GET /api/v1/tenants/{slug:str}, GET /api/v1/tenants/{slug:str}/keys
-admin:read  GET /api/v1/config, POST /api/v1/config/plan, GET /api/v1/lanes
-admin:write  POST /api/v1/config/apply
+admin:read  GET /api/v1/config, POST /api/v1/config/plan, GET /api/v1/lanes, GET /api/v1/log-level
+admin:write  POST /api/v1/config/apply, PUT /api/v1/log-level
 admin:read  GET /api/v1/tiers, GET /api/v1/tiers/{name:str}, GET /api/v1/usage, GET /api/v1/audit
 admin:write  POST /api/v1/tenants, PATCH /api/v1/tenants/{slug:str}, DELETE /api/v1/tenants/{slug:str}
 admin:write  POST /api/v1/tenants/{slug:str}/keys, PATCH /api/v1/tenants/{slug:str}/keys/{key_id:str}
@@ -92,7 +94,8 @@ def parts_of(control: Control) -> Parts:
         max_body_bytes=1 << 20,
         body_deadline_s=30.0,
         metrics_need_key=True,
-        admin=admin_router(control, LaneController, ConfigurationController),
+        log_level=LogLevel("info"),
+        admin=admin_router(control, LaneController, ConfigurationController, LogLevelController),
     )
 
 

@@ -1,15 +1,19 @@
 """The request log: one line a request whatever came of it, its time split into pieces that add up, and a short form for terminals."""
 
+import io
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
+import structlog
 
-from appliance.logs import shorten_request
-from tests.inference.test_serve import HEADERS, serving, until
+from appliance.logs import LogLevel, set_up_logs, shorten_request
+from appliance.terminal import Terminal
+from tests.inference.test_serve import ADMIN, HEADERS, serving, until
 
 PIECES = ("queue_ms", "prefill_ms", "decode_ms", "write_ms")
 
@@ -43,6 +47,59 @@ def test_every_request_has_one_line_of_json_with_its_time_and_no_text(tmp_path: 
                 assert line["tenant"] == "default" and line["lane"] in ("fast", "slow")
         assert by_id[streamed.headers["x-request-id"]]["decode_ms"] > 10  # 4 more tokens at 5 ms
         assert "secret" not in served.log()
+
+
+def test_the_level_changes_while_it_runs_is_audited_and_no_level_shows_text(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export, "log_format=json") as served:
+        admin = {"Authorization": f"Bearer {ADMIN}"}
+
+        def lines_of_a_request() -> list[str]:
+            """Names of the lines that carry its id."""
+            body = {"prompt": "a secret prompt", "max_tokens": 3}
+            request_id = httpx.post(served.url + "/v1/completions", json=body, headers=HEADERS).headers["x-request-id"]
+            httpx.post(served.url + "/v1/completions", headers=HEADERS)  # whatever the first one wrote, it is there by now
+            return [json.loads(line)["event"] for line in served.log().splitlines() if f'"request_id":"{request_id}"' in line]
+
+        def set_level(level: str) -> httpx.Response:
+            return httpx.put(served.url + "/api/v1/log-level", json={"level": level}, headers=admin)
+
+        assert lines_of_a_request() == ["request"]
+        assert set_level("debug").json() == {"level": "debug"}
+        assert lines_of_a_request() == ["submitted", "request"]
+        assert set_level("error").status_code == 200 and lines_of_a_request() == []
+        assert httpx.get(served.url + "/api/v1/log-level", headers=admin).json() == {"level": "error"}
+        refused = set_level("loud")
+        assert refused.status_code == 400 and "loud" in refused.text
+        events = httpx.get(served.url + "/api/v1/audit?target=log-level", headers=admin).json()["events"]
+        assert [(event["before"]["level"], event["after"]["level"]) for event in events] == [("debug", "error"), ("info", "debug")]
+        assert "secret" not in served.log()
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal() -> Iterator[FakeTerminal]:
+    before = structlog.get_config()
+    terminal = FakeTerminal()
+    yield terminal
+    structlog.configure(**before)
+
+
+@pytest.mark.parametrize("format", ["console", "json"])
+def test_a_traceback_shows_no_values(terminal: FakeTerminal, format: Literal["console", "json"]) -> None:
+    set_up_logs(LogLevel("info"), format, Terminal(lambda: terminal))
+
+    def fail(prompt: str) -> None:
+        raise ValueError(len(prompt))
+
+    try:
+        fail("a sec" + "ret prompt")
+    except ValueError as error:
+        structlog.get_logger("test").error("unexpected_error", exc_info=error)
+    assert "ValueError: 15" in terminal.getvalue() and "secret" not in terminal.getvalue()
 
 
 def test_on_a_terminal_a_request_is_a_short_sentence() -> None:

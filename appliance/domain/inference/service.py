@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 import msgspec
+import structlog
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.access.principal import Principal
@@ -33,6 +34,8 @@ from appliance.telemetry.trace_context import TraceContext
 from appliance.text.model import TextModel
 from engine.errors import EngineGone
 from engine.wire import Sampling, Submit, TenantPolicy
+
+log = structlog.get_logger(__name__)
 
 NO_LANE = "none"
 """Lane label of a request that was refused before a lane was proposed."""
@@ -151,6 +154,13 @@ class InferenceService:
             clock_ns=self._clocks.monotonic_ns,
         )
         self._submit(job, intake, principal, served, proposal)
+        log.debug(
+            "submitted",
+            tenant=principal.tenant_id,
+            lane=proposal.lane,
+            prompt_tokens=[len(prompt.token_ids) for prompt in intake.prompts],
+            most_tokens=intake.most_tokens,
+        )
         return Exchange(job, intake.make_format(self._head(call, route, served)), self._patience)
 
     async def tokenize(self, call: Call) -> TokenizeAnswer:
