@@ -149,6 +149,7 @@ class FakeEngine(asyncio.Protocol):
 
     def _abort(self, sequence_ids: tuple[int, ...]) -> None:
         self.aborted.extend(sequence_ids)
+        self.paused.difference_update(sequence_ids)
         ended = [i for i in sequence_ids if self.running.pop(i, None) or self.queued.pop(i, None)]
         self.send(StepDone(tuple(SequenceEvent(i, finish=FinishReason.ABORT, message="aborted") for i in ended), self.load()))
 
@@ -177,6 +178,7 @@ class FakeEngine(asyncio.Protocol):
         finish = FinishReason.STOP if is_stop else FinishReason.LENGTH if is_long else None
         if finish is not None:
             del self.running[sequence_id]
+            self.paused.discard(sequence_id)
         prompt = row.submit.prompt
         return SequenceEvent(
             sequence_id,
