@@ -2,7 +2,8 @@
 
 A scrape of 100 tenants has some 40,000 series, most of which did not change since the last one. The client builds every
 label set anew (7 microseconds a series, 0.3 s a scrape of held interpreter lock, while no token goes out). Here each
-child's lines are kept until one of its values changes.
+child's lines are kept until one of its values changes, and a family's text until one of its children's does. A value is
+one field of one object, so it is read without the client's lock.
 
 It reads fields of the client that have no public name (`_metrics`, `_value`, `_buckets`, `_sum`), all in this file;
 tests/inference/test_exposition.py compares the text with the client's own, so a new version that moves them is noticed.
@@ -10,7 +11,8 @@ tests/inference/test_exposition.py compares the text with the client's own, so a
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import Metric, Timestamp
@@ -30,16 +32,6 @@ def wants_openmetrics(accept: str) -> bool:
     return any(part.split(";")[0].strip() == "application/openmetrics-text" for part in accept.split(","))
 
 
-class _Series(Protocol):
-    """One label set of a family."""
-
-    child: Any
-
-    def text(self, *, exemplars: bool) -> str:
-        """Its lines, ended by newlines."""
-        ...
-
-
 class Exposition:
     """Renders collectors in the order they were added. Not for two threads at once: whoever calls it holds a lock."""
 
@@ -48,8 +40,10 @@ class Exposition:
 
     def add(self, collector: Client | Collector) -> None:
         """A metric of the client, rendered from kept lines, or any collector, rendered from what it collects."""
-        if isinstance(collector, Counter | Gauge | Histogram):
-            self._parts.append(_Family(collector).lines)
+        if isinstance(collector, Histogram):
+            self._parts.append(_HistogramFamily(collector).lines)
+        elif isinstance(collector, Counter | Gauge):
+            self._parts.append(_ValueFamily(collector).lines)
         else:
             self._parts.append(lambda openmetrics: _collected(collector.collect(), openmetrics))
 
@@ -59,49 +53,86 @@ class Exposition:
         return (text + "# EOF\n" if openmetrics else text).encode()
 
 
-class _Family:
-    """A metric of the client with its children's kept lines."""
+class _Children:
+    """A metric's label sets and their children, in its order."""
 
     def __init__(self, metric: Client) -> None:
         self._metric: Any = metric
-        self._make = _HistogramSeries if isinstance(metric, Histogram) else _ValueSeries
-        self._series: dict[tuple[str, ...], _Series] = {}
-        kind: str = self._metric._type
-        name: str = self._metric._name
-        self._sample_name = f"{name}_total" if kind == "counter" else name
-        self._heads = {openmetrics: _head(name, kind, self._metric._documentation, openmetrics) for openmetrics in (False, True)}
+        self.shown: list[Any] = []
+
+    def changed(self) -> list[tuple[str, Any]] | None:
+        """Label text and child of each, where some came or went since the last look; else None."""
+        items: list[tuple[tuple[str, ...], Any]] = [((), self._metric)]  # without labels it is its own child
+        names = self._metric._labelnames
+        if names:
+            with self._metric._lock:
+                items = list(self._metric._metrics.items())
+        children = [child for _, child in items]
+        if children == self.shown:
+            return None
+        self.shown = children
+        return [(_labels(names, key), child) for key, child in items]
+
+
+class _ValueFamily:
+    """A counter or gauge: a line a child."""
+
+    def __init__(self, metric: Counter | Gauge) -> None:
+        self._children = _Children(metric)
+        name, kind, documentation = _facts(metric)
+        self._name = f"{name}_total" if kind == "counter" else name
+        self._heads = {openmetrics: _head(name, kind, documentation, openmetrics) for openmetrics in (False, True)}
+        self._prefixes: list[str] = []
+        self._cells: list[Any] = []
+        self._values: list[float] = []
+        self._lines: list[str] = []
+        self._text = ""
 
     def lines(self, openmetrics: bool) -> Iterable[str]:
-        yield self._heads[openmetrics]
-        children: list[tuple[tuple[str, ...], Any]] = [((), self._metric)]  # without labels it is its own child
-        if self._metric._labelnames:
-            with self._metric._lock:
-                children = list(self._metric._metrics.items())
-        if len(children) < len(self._series):
-            self._series = {key: self._series[key] for key, _ in children if key in self._series}
-        for key, child in children:
-            series = self._series.get(key)
-            if series is None or series.child is not child:
-                series = self._series[key] = self._make(self._sample_name, _labels(self._metric._labelnames, key), child)
-            yield series.text(exemplars=openmetrics)
+        found = self._children.changed()
+        if found is not None:
+            self._prefixes = [f"{self._name}{{{labels}}} " if labels else f"{self._name} " for labels, _ in found]
+            self._cells = [child._value for _, child in found]
+            self._values, self._lines = [float("nan")] * len(found), [""] * len(found)
+        values: list[float] = [cell._value for cell in self._cells]
+        if values != self._values:
+            for place, (value, before) in enumerate(zip(values, self._values, strict=True)):
+                if value != before:
+                    self._lines[place] = f"{self._prefixes[place]}{_number(value)}\n"
+            self._values, self._text = values, "".join(self._lines)
+        return self._heads[openmetrics], self._text if self._lines else ""
 
 
-class _ValueSeries:
-    """A counter's or gauge's one line."""
+class _HistogramFamily:
+    """A histogram: buckets, count and sum of each child."""
 
-    __slots__ = ("_line", "_prefix", "_value", "child")
+    def __init__(self, metric: Histogram) -> None:
+        self._children = _Children(metric)
+        name, kind, documentation = _facts(metric)
+        self._name = name
+        self._heads = {openmetrics: _head(name, kind, documentation, openmetrics) for openmetrics in (False, True)}
+        self._series: list[_HistogramSeries] = []
+        self._buckets: list[Any] = []
+        self._counts: list[float] = []
+        self._texts: dict[bool, str] = {}
 
-    def __init__(self, name: str, labels: str, child: Any) -> None:
-        self.child = child
-        self._prefix = f"{name}{{{labels}}} " if labels else f"{name} "
-        self._value: float | None = None
-        self._line = ""
-
-    def text(self, *, exemplars: bool) -> str:
-        value: float = self.child._value.get()
-        if value != self._value:
-            self._value, self._line = value, f"{self._prefix}{floatToGoString(value)}\n"
-        return self._line
+    def lines(self, openmetrics: bool) -> Iterable[str]:
+        found = self._children.changed()
+        if found is not None:
+            known = {series.child: series for series in self._series}
+            self._series = [known.get(child) or _HistogramSeries(self._name, labels, child) for labels, child in found]
+            self._buckets = [bucket for _, child in found for bucket in child._buckets]
+            self._texts = {}
+        counts: list[float] = [bucket._value for bucket in self._buckets]
+        if counts != self._counts:
+            self._counts, self._texts = counts, {}
+        if openmetrics not in self._texts:
+            ends = itertools.accumulate((len(series.child._buckets) for series in self._series), initial=0)
+            self._texts[openmetrics] = "".join(
+                series.text(counts[begin:end], exemplars=openmetrics)
+                for series, (begin, end) in zip(self._series, itertools.pairwise(ends), strict=True)
+            )
+        return self._heads[openmetrics], self._texts[openmetrics]
 
 
 class _HistogramSeries:
@@ -117,8 +148,8 @@ class _HistogramSeries:
         self._counts: list[float] = []
         self._texts: dict[bool, str] = {}
 
-    def text(self, *, exemplars: bool) -> str:
-        counts: list[float] = [bucket.get() for bucket in self.child._buckets]
+    def text(self, counts: list[float], *, exemplars: bool) -> str:
+        """Its lines, ended by newlines; `counts` of its buckets, not cumulated."""
         if counts != self._counts:
             self._counts, self._texts = counts, {}
         if exemplars not in self._texts:
@@ -126,14 +157,24 @@ class _HistogramSeries:
         return self._texts[exemplars]
 
     def _render(self, exemplars: bool) -> str:
-        shown = [_exemplar(bucket.get_exemplar()) for bucket in self.child._buckets] if exemplars else [""] * len(self._counts)
-        totals = list(itertools.accumulate(self._counts))
-        lines = [
-            f"{prefix}{floatToGoString(total)}{exemplar}\n" for prefix, total, exemplar in zip(self._prefixes, totals, shown, strict=True)
-        ]
+        totals = [_number(total) for total in itertools.accumulate(self._counts)]
+        if exemplars:
+            totals = [f"{total}{_exemplar(bucket.get_exemplar())}" for total, bucket in zip(totals, self.child._buckets, strict=True)]
+        lines = [f"{prefix}{total}\n" for prefix, total in zip(self._prefixes, totals, strict=True)]
         count, total_s = self._tail
-        lines.append(f"{count}{floatToGoString(totals[-1])}\n{total_s}{floatToGoString(self.child._sum.get())}\n")
+        lines.append(f"{count}{_number(sum(self._counts))}\n{total_s}{floatToGoString(self.child._sum._value)}\n")
         return "".join(lines)
+
+
+def _facts(metric: Any) -> tuple[str, str, str]:
+    """Name, kind and documentation of a metric of the client."""
+    return metric._name, metric._type, metric._documentation
+
+
+@lru_cache(maxsize=16_384)
+def _number(value: float) -> str:
+    """As the format writes it; most values are small counts that many series share."""
+    return floatToGoString(value)
 
 
 def _collected(metrics: Iterable[Metric], openmetrics: bool) -> Iterable[str]:

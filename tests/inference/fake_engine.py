@@ -47,6 +47,9 @@ from engine.wire import (
     WorkShare,
 )
 
+STEP_S_ENV = "FAIRLANE_TEST_ENGINE_STEP_S"
+"""How long a step of the process takes; benchmarks of the control plane set 0."""
+
 type Answer = Callable[[Submit], tuple[int, ...]]
 """Token ids that a submitted sequence is answered with; the model's eos id ends it."""
 
@@ -246,7 +249,7 @@ def counting_answer(submit: Submit) -> tuple[int, ...]:
 async def _serve(sock: socket.socket, config: EngineConfig) -> None:
     card = msgspec.json.decode((Path(config.export_dir) / "model.json").read_bytes(), type=ModelCard)
     gone = asyncio.Event()
-    engine = FakeEngine(card, counting_answer, step_s=0.005, on_lost=gone.set)
+    engine = FakeEngine(card, counting_answer, step_s=float(os.environ.get(STEP_S_ENV, "0.005")), on_lost=gone.set)
     await asyncio.get_running_loop().create_connection(lambda: engine, sock=sock)
     if config.model == "broken":
         engine.send(Fatal("ModelError", "this model is broken: choose another with --model"))
