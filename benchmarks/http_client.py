@@ -67,16 +67,17 @@ class Client:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, request: bytes, scheduled_s: float | None = None) -> Answer:
-        """Send and read the whole answer. A broken connection is an answer with status 0."""
+        """Send and read the whole answer. A connection that breaks is an answer with status 0; raises `OSError` where none can be made."""
         sent_s = time.perf_counter()
         scheduled_s = sent_s if scheduled_s is None else scheduled_s
+        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(*self._address)
         try:
-            connection = self._idle.pop() if self._idle else await asyncio.open_connection(*self._address)
-            connection[1].write(request)
-            status, retry_after_s, body = await _read(connection[0])
+            writer.write(request)
+            status, retry_after_s, body = await _read(reader)
         except (OSError, asyncio.IncompleteReadError) as error:
+            writer.close()
             return Answer(scheduled_s, sent_s, time.perf_counter(), 0, None, repr(error).encode())
-        self._idle.append(connection)
+        self._idle.append((reader, writer))
         return Answer(scheduled_s, sent_s, time.perf_counter(), status, retry_after_s, body)
 
     async def paced(self, requests: Sequence[bytes], interval_s: float) -> list[Answer]:

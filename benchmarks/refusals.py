@@ -5,7 +5,8 @@
 The served model is kept busy by one tenant's long prompts. Beside it three tenants ask in an open loop and are refused: one is beyond
 its requests a minute, one beyond its requests in flight, one is predicted late behind its own long prompts. Latency runs from the
 scheduled send to the last byte of the refusal. Each client that was predicted late comes back once, with the same request, after the
-Retry-After it was told. Beside that the decision alone is timed in this process, with 100 and 1,000 tenants waiting at the engine.
+Retry-After it was told. Beside that the decision alone is timed in this process, with 100 and 1,000 tenants waiting at the
+engine (`max_queue_depth` lets 1,024 requests wait).
 """
 
 import argparse
@@ -31,9 +32,9 @@ REFUSED = (429, 503)
 FLOOD_IN_FLIGHT = 24
 OWN_IN_FLIGHT = 4
 """Long prompts that the tenants beyond a ceiling in flight and predicted late keep there themselves."""
-LONGEST_RETURN_S = 30.0
+LONGEST_RETURN_S = 20.0
 """Clients that are told a longer wait are not waited for; they are counted."""
-SERVED_WITHIN_S = 40.0
+SERVED_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +121,17 @@ class Measured:
 
 async def measure(seconds: float, warm_s: float) -> Measured:
     """Saturate, ask, and wait for those that come back."""
-    async with running(server_of("vtc", ["--log-format", "json"])) as ready:
+    async with running(server_of("vtc", ["--shutdown-grace-s", "1"])) as ready:
         flood_endpoint = endpoint_of(ready.endpoint, Asker("flood", {"max_concurrency": None, "ttft_ms": None, "queue_ttl_ms": None}, 0, 0))
-        endpoints = {asker: endpoint_of(ready.endpoint, asker) for asker in ASKERS}
+        endpoints = {asker.tenant: endpoint_of(ready.endpoint, asker) for asker in ASKERS}
         flood = Neighbour(flood_endpoint, FLOOD_IN_FLIGHT, seed=11)
-        own = [Neighbour(endpoints[asker], asker.own_in_flight, seed=13) for asker in ASKERS if asker.own_in_flight]
+        own = [Neighbour(endpoints[asker.tenant], asker.own_in_flight, seed=13) for asker in ASKERS if asker.own_in_flight]
         await asyncio.sleep(warm_s)
         client, rng, began_s = Client(ready.endpoint.base_url), random.Random(17), time.perf_counter()
         loads = []
-        for asker, endpoint in endpoints.items():
+        for asker in ASKERS:
             bodies = (body(rng, asker.prompt_tokens) for _ in range(round(asker.rate * seconds)))
-            requests = [request_of("POST", "/v1/completions", endpoint.api_key, content) for content in bodies]
+            requests = [request_of("POST", "/v1/completions", endpoints[asker.tenant].api_key, content) for content in bodies]
             returning = asker.tenant == "late"
             loads.append(ask_and_return(client, requests, 1 / asker.rate) if returning else _ask(client, requests, 1 / asker.rate))
         found = await asyncio.gather(*loads)
@@ -138,9 +139,10 @@ async def measure(seconds: float, warm_s: float) -> Measured:
         for neighbour in (flood, *own):
             await neighbour.stop()
         client.close()
+    answers = dict(zip(endpoints, (each for each, _ in found), strict=True))
     return Measured(
-        refusals={a.tenant: [x for x in answers if x.status in REFUSED] for a, (answers, _) in zip(endpoints, found, strict=True)},
-        answered=sum(answer.status not in REFUSED for answers, _ in found for answer in answers),
+        refusals={tenant: [each for each in all_of if each.status in REFUSED] for tenant, all_of in answers.items()},
+        answered=sum(each.status not in REFUSED for all_of in answers.values() for each in all_of),
         returns=[each for _, returns in found for each in returns],
         flood_tokens_per_s=sum(flood.tokens_per_s(began_s, ended_s).values()),
     )

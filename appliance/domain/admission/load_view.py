@@ -1,10 +1,10 @@
 """What an engine reported last, and what was handed to it since: the situation that admission judges by."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from appliance.domain.admission.forecast import Queued, Situation
-from engine.wire import Drain, EngineConfig, Load
+from engine.wire import Drain, EngineConfig, Load, TenantLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,12 @@ class LoadView:
         self._is_fair = is_fair
         self._load: Load | None = None
         self._handed: dict[int, Handed] = {}
+        self._reported: dict[tuple[str, str], Queued] | None = None
+        """What the last report says by tenant and lane; made for the first decision after it, for others to use."""
 
     def note_load(self, load: Load | None) -> None:
         """A new report; None: the engine is gone, and what it was handed with it."""
-        self._load = load
+        self._load, self._reported = load, None
         last = load.last_sequence_id if load is not None else None
         self._handed = {sequence_id: handed for sequence_id, handed in self._handed.items() if last is not None and sequence_id > last}
 
@@ -39,22 +41,10 @@ class LoadView:
     def situation(self) -> Situation:
         """Now. Without a report nothing waits and no rate is known."""
         load = self._load
-        queued = [
-            Queued(
-                tenant_id=t.tenant_id,
-                lane=t.lane,
-                tokens=t.queued_tokens,
-                waiting_rows=t.queued_rows,
-                running_rows=t.running_rows,
-                weight=t.weight,
-                debt=t.debt,
-            )
-            for t in (load.tenants if load else ())
-        ]
-        queued += [
-            Queued(tenant_id=h.tenant_id, lane=h.lane, tokens=h.tokens, waiting_rows=1, weight=h.weight) for h in self._handed.values()
-        ]
-        return Situation(queued=_merged(queued), drain=load.drain if load else Drain(), shares=self._shares, is_fair=self._is_fair)
+        if self._reported is None:
+            self._reported = _merged({}, map(_reported, load.tenants if load else ()))
+        queued = _merged(self._reported, map(_queued, self._handed.values())) if self._handed else self._reported
+        return Situation(queued=list(queued.values()), drain=load.drain if load else Drain(), shares=self._shares, is_fair=self._is_fair)
 
 
 def load_view_of(config: EngineConfig) -> LoadView:
@@ -63,10 +53,26 @@ def load_view_of(config: EngineConfig) -> LoadView:
     return LoadView(shares, is_fair=config.scheduling_policy in ("vtc", "wrr"))
 
 
-def _merged(queued: list[Queued]) -> list[Queued]:
+def _reported(load: TenantLoad) -> Queued:
+    return Queued(
+        tenant_id=load.tenant_id,
+        lane=load.lane,
+        tokens=load.queued_tokens,
+        waiting_rows=load.queued_rows,
+        running_rows=load.running_rows,
+        weight=load.weight,
+        debt=load.debt,
+    )
+
+
+def _queued(handed: Handed) -> Queued:
+    return Queued(tenant_id=handed.tenant_id, lane=handed.lane, tokens=handed.tokens, waiting_rows=1, weight=handed.weight)
+
+
+def _merged(known: Mapping[tuple[str, str], Queued], more: Iterable[Queued]) -> dict[tuple[str, str], Queued]:
     """One entry a tenant and lane: the counters' bound holds for all of a tenant's work together."""
-    merged: dict[tuple[str, str], Queued] = {}
-    for each in queued:
+    merged = dict(known)
+    for each in more:
         key = (each.tenant_id, each.lane)
         before = merged.get(key)
         merged[key] = (
@@ -82,4 +88,4 @@ def _merged(queued: list[Queued]) -> list[Queued]:
                 debt=max(before.debt, each.debt),
             )
         )
-    return list(merged.values())
+    return merged
