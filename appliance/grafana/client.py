@@ -3,8 +3,8 @@ takes the place of urllib3 wherever it is installed."""
 
 from typing import Any
 
-from grafana_client import GrafanaApi
-from grafana_client.client import GrafanaClientError
+from grafana_client import GrafanaApi  # pyright: ignore[reportMissingImports]  (in an environment of its own)
+from grafana_client.client import GrafanaClientError  # pyright: ignore[reportMissingImports]
 
 from appliance.grafana.push import FOLDER_UID, Change, Json
 
