@@ -10,7 +10,8 @@ tests/inference/test_exposition.py compares the text with the client's own, so a
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -36,10 +37,12 @@ class Exposition:
     """Renders collectors in the order they were added. Not for two threads at once: whoever calls it holds a lock."""
 
     def __init__(self) -> None:
+        self.collectors: list[Client | Collector] = []
         self._parts: list[Callable[[bool], Iterable[str]]] = []
 
     def add(self, collector: Client | Collector) -> None:
         """A metric of the client, rendered from kept lines, or any collector, rendered from what it collects."""
+        self.collectors.append(collector)
         if isinstance(collector, Histogram):
             self._parts.append(_HistogramFamily(collector).lines)
         elif isinstance(collector, Counter | Gauge):
@@ -53,6 +56,50 @@ class Exposition:
         return (text + "# EOF\n" if openmetrics else text).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram's label set. `counts` has one more than `bounds`: what lies beyond the last."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+    """Sum of all values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A family as numbers."""
+
+    name: str
+    """Without a counter's `_total`."""
+    kind: str
+    documentation: str
+    values: Sequence[tuple[Mapping[str, str], float | Buckets]]
+    """By labels."""
+
+
+def series_of(client: Client) -> Series:
+    """What a metric of the client holds, without its samples: these take 7 microseconds a bucket."""
+    metric: Any = client
+    names: tuple[str, ...] = metric._labelnames
+    values = [(dict(zip(names, key, strict=True)), _value(child)) for key, child in _items(metric)]
+    return Series(metric._name, metric._type, metric._documentation, values)
+
+
+def _value(child: Any) -> float | Buckets:
+    if not hasattr(child, "_buckets"):
+        return child._value.get()
+    return Buckets(child._upper_bounds[:-1], [int(bucket.get()) for bucket in child._buckets], child._sum.get())
+
+
+def _items(metric: Any) -> list[tuple[tuple[str, ...], Any]]:
+    """Children by label values; without labels the metric is its own child."""
+    if not metric._labelnames:
+        return [((), metric)]
+    with metric._lock:
+        return list(metric._metrics.items())
+
+
 class _Children:
     """A metric's label sets and their children, in its order."""
 
@@ -62,11 +109,7 @@ class _Children:
 
     def changed(self) -> list[tuple[str, Any]] | None:
         """Label text and child of each, where some came or went since the last look; else None."""
-        items: list[tuple[tuple[str, ...], Any]] = [((), self._metric)]  # without labels it is its own child
-        names = self._metric._labelnames
-        if names:
-            with self._metric._lock:
-                items = list(self._metric._metrics.items())
+        items, names = _items(self._metric), self._metric._labelnames
         children = [child for _, child in items]
         if children == self.shown:
             return None

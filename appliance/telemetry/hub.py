@@ -2,13 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from appliance.telemetry import families as f
@@ -17,7 +16,7 @@ from appliance.telemetry.device_time import DeviceTime
 from appliance.telemetry.engine import EngineMetrics
 from appliance.telemetry.explain.pieces import Recorded
 from appliance.telemetry.explain.review import Reviewer
-from appliance.telemetry.exposition import Exposition
+from appliance.telemetry.exposition import Client, Exposition
 from appliance.telemetry.host import Cards, HostMetrics, Nvml
 from appliance.telemetry.lane_times import LaneTimes
 from appliance.telemetry.ledger import RequestArchive, StepLedger
@@ -168,9 +167,10 @@ class Telemetry:
         with self._rendering:
             return self._exposition.render(openmetrics=openmetrics)
 
-    def families(self) -> Iterable[Metric]:
-        """All families as they are now, one after the other. For a thread."""
-        return self._registry.collect()
+    @property
+    def collectors(self) -> Sequence[Client | Collector]:
+        """All that is rendered, in its order."""
+        return tuple(self._exposition.collectors)
 
     def _forget(self, labels: Iterable[str]) -> None:
         labels = tuple(labels)

@@ -17,7 +17,7 @@ from appliance.telemetry.explain.pieces import Piece, pieces_of
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.otlp import traces
 from appliance.telemetry.otlp.exporter import Exporter, exporter_of
-from appliance.telemetry.otlp.metrics import metric_of
+from appliance.telemetry.otlp.metrics import all_series, metric_of
 from appliance.telemetry.otlp.spans import MAX_CHUNKS, phases_of, spans_of
 from appliance.telemetry.otlp.traces import MAX_WAITING
 from appliance.telemetry.requests import Outcome, RequestReport
@@ -163,6 +163,8 @@ def test_slow_and_failed_requests_are_sent_with_their_sentence_and_of_the_rest_a
     resource = values_of(receiver.traces[0].resource_spans[0].resource.attributes)
     assert (resource["service.name"], resource["service.version"]) == ("fairlane", "1.2")
     assert counted(telemetry, "sent") == 2
+    exemplar = f'# {{request_id="req_1",trace_id="{2:032x}"}} 0.136'
+    assert exemplar in telemetry.render(openmetrics=True).decode()
 
     everything = exporter(receiver, telemetry, otlp_sample_ratio=1.0)
 
@@ -219,15 +221,20 @@ def test_without_an_endpoint_nothing_is_kept_and_a_wrong_one_is_refused_at_the_s
 # ---- metrics
 
 
-def test_families_become_sums_gauges_and_histograms_with_the_same_numbers() -> None:
+@pytest.mark.parametrize("reads_directly", [True, False])
+def test_families_become_sums_gauges_and_histograms_with_the_same_numbers(reads_directly: bool) -> None:
     registry = CollectorRegistry()
-    Counter("x_requests", "Requests.", ["lane"], registry=registry).labels("fast").inc(3)
-    Gauge("x_memory_bytes", "Memory.", registry=registry).set(-2.5)
+    requests = Counter("x_requests", "Requests.", ["lane"], registry=registry)
+    requests.labels("fast").inc(3)
+    memory = Gauge("x_memory_bytes", "Memory.", registry=registry)
+    memory.set(-2.5)
     times = Histogram("x_wait_seconds", "Waits.", ["lane"], buckets=(0.1, 1.0), registry=registry)
     for value in (0.05, 0.1, 0.5, 7.0):
         times.labels("slow").observe(value)
-    Counter("x_none", "Without series.", ["lane"], registry=registry)
-    found = {metric.name: metric for family in registry.collect() if (metric := metric_of(family, 5, 9)) is not None}
+    made = [requests, memory, times, Counter("x_none", "Without series.", ["lane"], registry=registry)]
+    collectors = made if reads_directly else [registry]
+    series = [each for collector in collectors for each in all_series(collector)]
+    found = {metric.name: metric for each in series if (metric := metric_of(each, 5, 9)) is not None}
     assert sorted(found) == ["x_memory_bytes", "x_requests_total", "x_wait_seconds"]
     total = found["x_requests_total"].sum
     assert total.is_monotonic and total.aggregation_temporality == AGGREGATION_TEMPORALITY_CUMULATIVE

@@ -22,7 +22,7 @@ class Exporter:
             collector, sender, telemetry.recorded, lambda: telemetry.requests.model_id, settings.otlp_sample_ratio, telemetry.traces
         )
         interval_s = settings.otlp_metrics_interval_s
-        self.metrics = MetricExporter(collector, sender, telemetry.families, interval_s) if interval_s else None
+        self.metrics = MetricExporter(collector, sender, lambda: telemetry.collectors, interval_s) if interval_s else None
         telemetry.note_trace = self.traces.note
 
     async def run(self) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import structlog
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -15,9 +16,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ResourceMetrics,
     ScopeMetrics,
 )
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import Metric as Family
-from prometheus_client.samples import Sample
+from prometheus_client.registry import Collector as PromCollector
 
+from appliance.telemetry.exposition import Buckets, Client, Series, series_of
 from appliance.telemetry.otlp.attributes import Sender, attributes_of
 from appliance.telemetry.otlp.transport import Collector, NotSent
 
@@ -34,10 +37,12 @@ UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
 class MetricExporter:
     """Sends all families every `every_s` seconds. A time that fails is made good by the next: the values are cumulative."""
 
-    def __init__(self, collector: Collector, sender: Sender, families: Callable[[], Iterable[Family]], every_s: float) -> None:
+    def __init__(
+        self, collector: Collector, sender: Sender, collectors: Callable[[], Sequence[Client | PromCollector]], every_s: float
+    ) -> None:
         self._collector = collector
         self._sender = sender
-        self._families = families
+        self._collectors = collectors
         self._every_s = every_s
         self._began_ns = time.time_ns()
         self._said_s = -SAY_AGAIN_S
@@ -61,76 +66,87 @@ class MetricExporter:
 
     def _message(self) -> ExportMetricsServiceRequest:
         metrics: list[Metric] = []
-        for family in self._families():
-            if (metric := metric_of(family, self._began_ns, time.time_ns())) is not None:
-                metrics.append(metric)
-            time.sleep(BREATH_S)
+        for collector in self._collectors():
+            for series in all_series(collector):
+                if (metric := metric_of(series, self._began_ns, time.time_ns())) is not None:
+                    metrics.append(metric)
+                time.sleep(BREATH_S)
         scoped = ScopeMetrics(scope=self._sender.scope, metrics=metrics)
         return ExportMetricsServiceRequest(resource_metrics=[ResourceMetrics(resource=self._sender.resource, scope_metrics=[scoped])])
 
 
-def metric_of(family: Family, began_ns: int, now_ns: int) -> Metric | None:
+def all_series(collector: Client | PromCollector) -> Iterator[Series]:
+    """The families of a metric of the client, or of any collector."""
+    if isinstance(collector, Counter | Gauge | Histogram):
+        yield series_of(collector)
+    else:
+        for family in collector.collect():
+            yield Series(family.name, family.type, family.documentation, _values(family))
+
+
+def metric_of(series: Series, began_ns: int, now_ns: int) -> Metric | None:
     """A family under the name that Prometheus shows: counters as monotonic sums, histograms with their bounds, the rest as gauges.
     None where it has no series."""
-    if not family.samples:
+    if not series.values:
         return None
-    metric = Metric(name=family.name, description=family.documentation, unit=UNITS.get(family.name.rpartition("_")[2], ""))
-    match family.type:
+    metric = Metric(name=series.name, description=series.documentation, unit=UNITS.get(series.name.rpartition("_")[2], ""))
+    match series.kind:
         case "histogram":
             metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
-            metric.histogram.data_points.extend(_histogram_points(family.samples, began_ns, now_ns))
+            metric.histogram.data_points.extend(_histogram_points(series, began_ns, now_ns))
         case "counter":
-            metric.name = f"{family.name}_total"
+            metric.name = f"{series.name}_total"
             metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
             metric.sum.is_monotonic = True
-            metric.sum.data_points.extend(_points(family.samples, began_ns, now_ns))
+            metric.sum.data_points.extend(_points(series, began_ns, now_ns))
         case _:
-            metric.gauge.data_points.extend(_points(family.samples, 0, now_ns))
+            metric.gauge.data_points.extend(_points(series, 0, now_ns))
     return metric
 
 
-def _points(samples: Iterable[Sample], began_ns: int, now_ns: int) -> list[NumberDataPoint]:
-    return [
-        NumberDataPoint(
-            attributes=attributes_of(sample.labels), start_time_unix_nano=began_ns, time_unix_nano=now_ns, as_double=float(sample.value)
+def _points(series: Series, began_ns: int, now_ns: int) -> Iterator[NumberDataPoint]:
+    for labels, value in series.values:
+        assert not isinstance(value, Buckets), "a number, as the family's kind says"
+        yield NumberDataPoint(attributes=attributes_of(labels), start_time_unix_nano=began_ns, time_unix_nano=now_ns, as_double=value)
+
+
+def _histogram_points(series: Series, began_ns: int, now_ns: int) -> Iterator[HistogramDataPoint]:
+    for labels, value in series.values:
+        assert isinstance(value, Buckets), "buckets, as the family's kind says"
+        yield HistogramDataPoint(
+            attributes=attributes_of(labels),
+            start_time_unix_nano=began_ns,
+            time_unix_nano=now_ns,
+            count=sum(value.counts),
+            sum=value.total,
+            bucket_counts=value.counts,
+            explicit_bounds=value.bounds,
         )
-        for sample in samples
-    ]
+
+
+def _values(family: Family) -> list[tuple[Mapping[str, str], float | Buckets]]:
+    """A collector's samples as numbers."""
+    if family.type != "histogram":
+        return [(sample.labels, float(sample.value)) for sample in family.samples]
+    found: dict[tuple[tuple[str, str], ...], _Cumulated] = {}
+    for sample in family.samples:
+        labels = tuple((name, value) for name, value in sample.labels.items() if name != "le")
+        cumulated = found.setdefault(labels, _Cumulated())
+        if sample.name.endswith("_bucket"):
+            cumulated.bounds.append(float(sample.labels["le"]))
+            cumulated.upto.append(sample.value)
+        elif sample.name.endswith("_sum"):
+            cumulated.total = sample.value
+    return [(dict(labels), cumulated.buckets()) for labels, cumulated in found.items()]
 
 
 @dataclass(slots=True)
-class _Buckets:
-    """One label set of a histogram."""
+class _Cumulated:
+    """A histogram's label set as Prometheus has it: each bucket counts those before it, too, and the last bound is infinity."""
 
-    labels: Mapping[str, str]
     bounds: list[float] = field(default_factory=list[float])
     upto: list[float] = field(default_factory=list[float])
-    """Cumulated, as Prometheus has them."""
     total: float = 0.0
 
-
-def _histogram_points(samples: Iterable[Sample], began_ns: int, now_ns: int) -> list[HistogramDataPoint]:
-    found: dict[tuple[tuple[str, str], ...], _Buckets] = {}
-    for sample in samples:
-        labels = {name: value for name, value in sample.labels.items() if name != "le"}
-        buckets = found.setdefault(tuple(labels.items()), _Buckets(labels))
-        if sample.name.endswith("_bucket"):
-            buckets.bounds.append(float(sample.labels["le"]))
-            buckets.upto.append(sample.value)
-        elif sample.name.endswith("_sum"):
-            buckets.total = sample.value
-    return [_histogram_point(buckets, began_ns, now_ns) for buckets in found.values()]
-
-
-def _histogram_point(buckets: _Buckets, began_ns: int, now_ns: int) -> HistogramDataPoint:
-    """The last bound is infinity, which OTLP leaves unsaid."""
-    counts = [round(after - before) for before, after in zip([0.0, *buckets.upto], buckets.upto, strict=False)]
-    return HistogramDataPoint(
-        attributes=attributes_of(buckets.labels),
-        start_time_unix_nano=began_ns,
-        time_unix_nano=now_ns,
-        count=sum(counts),
-        sum=buckets.total,
-        bucket_counts=counts,
-        explicit_bounds=buckets.bounds[:-1],
-    )
+    def buckets(self) -> Buckets:
+        return Buckets(self.bounds[:-1], [round(after - before) for before, after in pairwise((0.0, *self.upto))], self.total)
