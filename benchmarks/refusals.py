@@ -3,10 +3,10 @@
     python -m benchmarks.refusals
 
 The served model is kept busy by one tenant's long prompts. Beside it three tenants ask in an open loop and are refused: one is beyond
-its requests a minute, one beyond its requests in flight, one is predicted late behind its own long prompts. Latency runs from the
-scheduled send to the last byte of the refusal. Each client that was predicted late comes back once, with the same request, after the
-Retry-After it was told. Beside that the decision alone is timed in this process, with 100 and 1,000 tenants waiting at the
-engine (`max_queue_depth` lets 1,024 requests wait).
+its requests a minute, one beyond its requests in flight, one sends more long prompts than its target allows and is predicted late.
+Latency runs from the scheduled send to the last byte of the refusal. Each client that was predicted late comes back once, with the same
+request, after the Retry-After it was told. Beside that the decision alone is timed in this process, with 100 and 1,000 tenants waiting
+at the engine (`max_queue_depth` lets 1,024 requests wait).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.admission_decision import Decisions, decide_often
 from benchmarks.http_client import Answer, Client, Times, request_of
-from benchmarks.noisy_neighbour import NEIGHBOUR_TOKENS, Neighbour, post, server_of
+from benchmarks.noisy_neighbour import Neighbour, post, server_of
 from benchmarks.prompts import prompt, words_of_tokens
 from benchmarks.record import RESULTS, keep
 from benchmarks.servers import running
@@ -31,8 +31,8 @@ from benchmarks.tail.case import Figure
 REFUSED = (429, 503)
 FLOOD_IN_FLIGHT = 24
 OWN_IN_FLIGHT = 4
-"""Long prompts that the tenants beyond a ceiling in flight and predicted late keep there themselves."""
-LONGEST_RETURN_S = 20.0
+"""Long prompts that the tenant beyond its ceiling in flight keeps there itself."""
+LONGEST_RETURN_S = 30.0
 """Clients that are told a longer wait are not waited for; they are counted."""
 SERVED_WITHIN_S = 20.0
 
@@ -48,10 +48,12 @@ class Asker:
     own_in_flight: int = 0
 
 
+PATIENT: dict[str, object] = {"ttft_ms": None, "queue_ttl_ms": None}
+"""Served however late: only ceilings refuse it."""
 ASKERS = (
     Asker("over-rate", {"rpm": 2}, 3.0, 60),
-    Asker("over-places", {"max_concurrency": OWN_IN_FLIGHT - 1}, 2.0, 60, OWN_IN_FLIGHT),
-    Asker("late", {"ttft_ms": {"fast": 300, "slow": 1_000}, "queue_ttl_ms": 5_000}, 1.0, NEIGHBOUR_TOKENS, OWN_IN_FLIGHT),
+    Asker("over-places", {"max_concurrency": OWN_IN_FLIGHT - 1, **PATIENT}, 2.0, 60, OWN_IN_FLIGHT),
+    Asker("late", {"ttft_ms": {"fast": 500, "slow": 4_000}, "queue_ttl_ms": 10_000}, 2.0, 900),
 )
 
 
@@ -122,7 +124,7 @@ class Measured:
 async def measure(seconds: float, warm_s: float) -> Measured:
     """Saturate, ask, and wait for those that come back."""
     async with running(server_of("vtc", ["--shutdown-grace-s", "1"])) as ready:
-        flood_endpoint = endpoint_of(ready.endpoint, Asker("flood", {"max_concurrency": None, "ttft_ms": None, "queue_ttl_ms": None}, 0, 0))
+        flood_endpoint = endpoint_of(ready.endpoint, Asker("flood", {"max_concurrency": None, **PATIENT}, 0, 0))
         endpoints = {asker.tenant: endpoint_of(ready.endpoint, asker) for asker in ASKERS}
         flood = Neighbour(flood_endpoint, FLOOD_IN_FLIGHT, seed=11)
         own = [Neighbour(endpoints[asker.tenant], asker.own_in_flight, seed=13) for asker in ASKERS if asker.own_in_flight]
@@ -179,7 +181,7 @@ def figures_of(measured: Measured, decisions: Sequence[Decisions]) -> list[Figur
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=35.0, help="how long the refused tenants ask")
+    parser.add_argument("--seconds", type=float, default=25.0, help="how long the refused tenants ask")
     parser.add_argument("--warm-s", type=float, default=8.0, help="how long the flood runs before")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
