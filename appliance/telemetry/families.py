@@ -80,6 +80,7 @@ INTER_TOKEN = Family("inter_token_seconds", "histogram", "Gaps between token eve
 TPOT = Family("tpot_seconds", "histogram", "(last - first token) / (tokens - 1), by request.", REQUEST_LABELS, TOKEN_GRID_S)
 QUEUE_WAIT = Family("queue_wait_seconds", "histogram", "From receipt to the first prefill chunk.", REQUEST_LABELS, TTFT_GRID_S)
 PREFILL = Family("prefill_seconds", "histogram", "From the first prefill chunk to the first token.", REQUEST_LABELS, TTFT_GRID_S)
+DECODE = Family("decode_seconds", "histogram", "From the first token to the last.", REQUEST_LABELS, REQUEST_GRID_S)
 STREAM_WRITE = Family(
     "stream_write_seconds", "histogram", "From the last token to the end of the answer: text, writing, a client that reads slowly.",
     REQUEST_LABELS, TOKEN_GRID_S,
@@ -189,7 +190,7 @@ MISMATCHES = Family(
 
 FAMILIES = (
     REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL,
-    STREAM_WRITE, REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
+    DECODE, STREAM_WRITE, REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,

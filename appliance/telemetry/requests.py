@@ -108,6 +108,7 @@ class _Times:
         self.tpot = metrics.tpot.labels(*labels)
         self.queue_wait = metrics.queue_wait.labels(*labels)
         self.prefill = metrics.prefill.labels(*labels)
+        self.decode = metrics.decode.labels(*labels)
         self.stream_write = metrics.stream_write.labels(*labels)
         self.request = metrics.request.labels(*labels)
         self.inter_token = metrics.inter_token.labels(*labels)
@@ -129,6 +130,7 @@ class RequestMetrics:
         self.tpot = histogram(registry, f.TPOT)
         self.queue_wait = histogram(registry, f.QUEUE_WAIT)
         self.prefill = histogram(registry, f.PREFILL)
+        self.decode = histogram(registry, f.DECODE)
         self.stream_write = histogram(registry, f.STREAM_WRITE)
         self.request = histogram(registry, f.REQUEST)
         self._model = ("", "", "")
@@ -143,7 +145,17 @@ class RequestMetrics:
     def metrics(self) -> tuple[Counter | Histogram, ...]:
         """All of them, in the order they are shown."""
         counters = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.pauses, self.paused_s, self.tokens)
-        return (*counters, self.ttft, self.inter_token, self.tpot, self.queue_wait, self.prefill, self.stream_write, self.request)
+        return (
+            *counters,
+            self.ttft,
+            self.inter_token,
+            self.tpot,
+            self.queue_wait,
+            self.prefill,
+            self.decode,
+            self.stream_write,
+            self.request,
+        )
 
     @property
     def model_id(self) -> str:
@@ -209,6 +221,7 @@ class RequestMetrics:
         if report.first_sent_ns:
             times.ttft.observe((report.first_sent_ns - report.received_ns) / 1e9)
         if report.tokens_after_first > 0:
+            times.decode.observe((report.last_token_ns - report.first_token_ns) / 1e9)
             decode_s = (report.last_token_ns - report.first_token_ns) / 1e9 - report.paused_s  # the reader's time is not ours
             times.tpot.observe(max(0.0, decode_s) / report.tokens_after_first)
 

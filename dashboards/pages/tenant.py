@@ -171,11 +171,12 @@ TENANT_PAGE = Page(
                 ),
                 Panel(
                     title="Where its requests' time goes, P90",
-                    description="Until the first step, prefill, end of the answer, all of it. Write high: its clients read slowly.",
+                    description="Until the first step, prefill, decode, end of the answer, all. Write high: its clients read slowly.",
                     unit="s",
                     queries=(
                         Query(quantile(0.9, "fairlane_queue_wait_seconds", BY_TENANT), "queue"),
                         Query(quantile(0.9, "fairlane_prefill_seconds", BY_TENANT), "prefill"),
+                        Query(quantile(0.9, "fairlane_decode_seconds", BY_TENANT), "decode"),
                         Query(quantile(0.9, "fairlane_stream_write_seconds", BY_TENANT), "write"),
                         Query(quantile(0.9, "fairlane_request_seconds", BY_TENANT), "request"),
                     ),

@@ -89,8 +89,12 @@ def report(**fields: Any) -> RequestReport:
 def test_a_settled_request_is_counted_once_with_its_times(telemetry: Telemetry) -> None:
     telemetry.settle(report())
     assert total(telemetry, "requests_total") == total(telemetry, "requests_total", outcome="completed", lane="fast") == 1
-    sums = {name: total(telemetry, f"{name}_seconds_sum") for name in ("ttft", "queue_wait", "prefill", "tpot", "request")}
-    assert sums == pytest.approx({"ttft": 0.301, "queue_wait": 0.1, "prefill": 0.2, "tpot": 0.1, "request": 1.4})
+    sums = {
+        name: total(telemetry, f"{name}_seconds_sum")
+        for name in ("ttft", "queue_wait", "prefill", "decode", "stream_write", "tpot", "request")
+    }
+    expected = {"ttft": 0.301, "queue_wait": 0.1, "prefill": 0.2, "decode": 1.0, "stream_write": 0.1, "tpot": 0.1, "request": 1.4}
+    assert sums == pytest.approx(expected)
     tokens = {direction: total(telemetry, "tokens_total", direction=direction) for direction in families.DIRECTIONS}
     assert tokens == {"prompt": 10, "cached": 4, "generated": 11}
 

@@ -211,6 +211,36 @@ def test_what_is_too_much_is_dropped_and_counted_and_an_absent_collector_costs_n
     assert (counted(telemetry, "failed"), counted(telemetry, "sent")) == (MAX_WAITING, 0)
 
 
+def test_a_trace_that_can_not_be_made_costs_no_later_one(receiver: Receiver) -> None:
+    telemetry = telemetry_with_story()
+    sender = exporter(receiver, telemetry, otlp_sample_ratio=1.0)
+    telemetry.note_trace(replace(traced("req_1"), trace=replace(TRACE, parent_span_id="no number")), "")
+    asyncio.run(sender.flush(10))
+    telemetry.note_trace(traced("req_2"), "")
+    asyncio.run(sender.flush(10))
+    assert kept(receiver) == ["req_2"] and counted(telemetry, "failed") == 1
+
+
+def test_what_was_being_sent_at_shutdown_is_sent_by_the_flush(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "SEND_EVERY_S", 0.0)
+    telemetry = telemetry_with_story()
+    sender = exporter(receiver, telemetry, otlp_sample_ratio=1.0)
+    receiver.refusals[:] = [503]
+
+    async def run() -> None:
+        telemetry.note_trace(traced("req_1"), "")
+        task = asyncio.create_task(sender.run())
+        async with asyncio.timeout(20):
+            while receiver.refusals:  # noqa: ASYNC110 (the receiver is another thread)
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        await sender.flush(10)
+
+    asyncio.run(run())
+    assert kept(receiver) == ["req_1"] and counted(telemetry, "sent") == 1
+
+
 def test_without_an_endpoint_nothing_is_kept_and_a_wrong_one_is_refused_at_the_start() -> None:
     assert exporter_of(Settings(), "1.2", Telemetry(CollectorRegistry())) is None
     for wrong in ({"otlp_endpoint": "collector:4318"}, {"otlp_headers": "no pair"}, {"otlp_headers": "a b=c"}, {"otlp_sample_ratio": 1.5}):

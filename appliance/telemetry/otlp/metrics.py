@@ -55,14 +55,16 @@ class MetricExporter:
 
     async def send(self) -> None:
         """All families as they are now."""
-        message = await asyncio.to_thread(self._message)
         try:
+            message = await asyncio.to_thread(self._message)
             await self._collector.send(METRICS_PATH, message)
         except NotSent as error:
             now_s = time.monotonic()
             if now_s - self._said_s >= SAY_AGAIN_S:
                 self._said_s = now_s
                 log.warning("metrics_not_sent", endpoint=self._collector.endpoint, error=str(error))
+        except Exception as error:  # a defect of ours costs this time, and no later one
+            log.error("metrics_not_made", error=str(error), exc_info=error)
 
     def _message(self) -> ExportMetricsServiceRequest:
         metrics: list[Metric] = []

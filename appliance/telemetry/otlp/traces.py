@@ -85,9 +85,16 @@ class TraceExporter:
 
     async def _send_batch(self, tries: int) -> None:
         batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
-        cases = [(waiting, self._recorded(waiting.report)) for waiting in batch]  # the ledger belongs to the loop
-        message = await asyncio.to_thread(self._message, cases)
-        sent = await self._try(message, tries)
+        sent = False
+        try:
+            cases = [(waiting, self._recorded(waiting.report)) for waiting in batch]  # the ledger belongs to the loop
+            message = await asyncio.to_thread(self._message, cases)
+            sent = await self._try(message, tries)
+        except asyncio.CancelledError:  # at shutdown: `flush` sends it, a collector knows spans that come again by their ids
+            self._waiting.extendleft(reversed(batch))
+            raise
+        except Exception as error:  # a defect of ours costs these traces, and no later ones
+            log.error("traces_not_made", error=str(error), exc_info=error)
         self._counted["sent" if sent else "failed"].inc(len(batch))
 
     async def _try(self, message: ExportTraceServiceRequest, tries: int) -> bool:
