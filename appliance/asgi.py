@@ -24,7 +24,7 @@ from appliance.app import Parts, create_app, own_version
 from appliance.console import Console, banner
 from appliance.data_lock import only_server_of
 from appliance.db.revision import SchemaError
-from appliance.domain.admission.gate import Gate, GateState
+from appliance.domain.admission.gate import Gate, Gates, GateState
 from appliance.domain.admission.load_view import load_view_of
 from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
@@ -36,7 +36,7 @@ from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.service import Clocks, InferenceService
-from appliance.domain.lanes.decisions import LANES, LaneRules
+from appliance.domain.lanes.decisions import LaneRules
 from appliance.domain.peers.registry import Peers
 from appliance.domain.system.controller import is_loopback
 from appliance.domain.system.health import Health
@@ -48,11 +48,13 @@ from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router, guarded_router
 from appliance.domain.usage.recorder import UsageRecorder
 from appliance.domain.usage.service import read_spent
+from appliance.engines import Engine, Engines
 from appliance.errors import ApplianceError, Unavailable
 from appliance.listening import PortTaken, listen, server_config, url_of
 from appliance.logs import LogLevel, set_up_logs
+from appliance.replicas import Replica, config_of, engine_of_lanes
 from appliance.runtime import Runtime, Watchers
-from appliance.settings import Settings, SettingsError, data_path, engine_config, sqlalchemy_url
+from appliance.settings import Settings, SettingsError, data_path, engine_config, replicas, sqlalchemy_url
 from appliance.supervisor import StartFailed, Supervisor
 from appliance.telemetry.flight.recorder import FlightRecorder, Sources
 from appliance.telemetry.hub import Telemetry, TelemetryOptions
@@ -97,10 +99,9 @@ def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) ->
 class _House:
     """Everything that lives as long as the server."""
 
-    runtime: Runtime
-    supervisor: Supervisor
+    engines: Engines
     backend: Backend
-    gate: Gate
+    gate: Gates
     control: Control
     admission: Admission
     usage: UsageRecorder
@@ -179,17 +180,18 @@ def _build(
     watchers: Watchers,
     log_level: LogLevel,
 ) -> _House:
-    gate, backend = Gate(), Backend()
+    all_replicas = replicas(settings)
+    engine_of = engine_of_lanes(all_replicas)
+    gates = {replica: Gate() for replica in all_replicas}
+    gate, backend = Gates(gates), Backend(engine_of)
     options = TelemetryOptions(
         max_tenants=settings.metrics_max_tenants, vllm_names=settings.vllm_metric_names, device_hour_price=settings.device_hour_price
     )
-    telemetry = Telemetry(CollectorRegistry(), options=options)
+    telemetry = Telemetry(CollectorRegistry(), options=options, engines={replica.name: replica.lanes for replica in all_replicas})
     telemetry.engine.oldest_queued_ns = backend.oldest_queued_ns
-    view = load_view_of(settings.engine)
-    watchers = replace(watchers, on_load=view.note_load)
-    runtime = Runtime(control.directory, gate, backend, telemetry, prefixes, watchers)
+    views = {replica.name: load_view_of(settings.engine) for replica in all_replicas}
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
-    predictor = Predictor(dict.fromkeys(LANES, view)) if settings.admission else None
+    predictor = Predictor({lane: views[name] for lane, name in engine_of.items()}) if settings.admission else None
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s, predictor)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
@@ -197,7 +199,7 @@ def _build(
         StateMetrics(
             State(
                 is_ready=lambda: gate.condition.state is GateState.OPEN,
-                num_engine_starts=lambda: runtime.num_starts,
+                num_engine_starts=lambda: engines.num_starts,
                 is_degraded=lambda: control.directory.degraded,
                 unwritten_s=lambda: usage.unwritten_s,
             )
@@ -214,8 +216,17 @@ def _build(
         Sources(settings, own_version(), policies, backend.reports),
         data_path(settings) / FLIGHT_FOLDER,
     )
-    runtime.on_crash = lambda: recorder.dump_soon("engine lost")
     patience = Patience(settings.max_unacknowledged_tokens, settings.write_deadline_s)
+
+    def engine(replica: Replica) -> Engine:
+        """It is ready when all are."""
+        to_ready = replace(watchers, on_ready=lambda ready: watchers.on_ready(ready) if gate.condition.state is GateState.OPEN else None)
+        own = replace(to_ready, on_load=views[replica.name].note_load)
+        runtime = Runtime(control.directory, gates[replica], backend, telemetry, prefixes, own, replica.name)
+        runtime.on_crash = lambda: recorder.dump_soon("engine lost")
+        return Engine(runtime, Supervisor(engine_command, config_of(replica, engine_config(settings)), runtime))
+
+    engines = Engines([engine(replica) for replica in all_replicas])
     parts = Parts(
         inference=InferenceService(
             control.directory,
@@ -225,10 +236,10 @@ def _build(
             clocks,
             random.Random(),
             patience,
-            LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens),
+            LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens, one_engine=engine_of["fast"] == engine_of["slow"]),
             share=lambda: peers.share,
         ),
-        health=Health(gate, control.directory, lambda: runtime.heartbeat_age_s),
+        health=Health(gate, control.directory, lambda: engines.heartbeat_age_s, lambda: gate.down),
         telemetry=telemetry,
         directory=control.directory,
         recorder=recorder,
@@ -251,11 +262,9 @@ def _build(
             LogLevelController,
         ),
     )
-    supervisor = Supervisor(engine_command, engine_config(settings), runtime)
-    telemetry.host.engine_pid = lambda: supervisor.pid
+    telemetry.host.engine_pids = engines.pids
     return _House(
-        runtime=runtime,
-        supervisor=supervisor,
+        engines=engines,
         telemetry=telemetry,
         recorder=recorder,
         exporter=exporter_of(settings, own_version(), telemetry),
@@ -283,7 +292,7 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
     """Until the server has stopped, or the engine can not be started (raises `StartFailed`)."""
     loop = asyncio.get_running_loop()
     serving = asyncio.create_task(house.server.serve([sock]))
-    supervising = asyncio.create_task(house.supervisor.run())
+    supervising = asyncio.create_task(house.engines.run())
     helpers = [asyncio.create_task(house.control.directory.follow()), asyncio.create_task(_sweep(house.backend))]
     helpers += [
         asyncio.create_task(coroutine)

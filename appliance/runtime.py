@@ -22,7 +22,7 @@ from appliance.text.model import TextModel, load_text_model
 from appliance.text.prefixes import PrefixEntry, encode_prefix
 from engine.client import EngineClient, Listener
 from engine.errors import EngineGone
-from engine.wire import CommonPrefixes, Fatal, Heartbeat, Load, Prepared, Progress, Ready, SetPolicies, StepDone
+from engine.wire import ONLY_ENGINE, CommonPrefixes, Fatal, Heartbeat, Load, Prepared, Progress, Ready, SetPolicies, StepDone
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Watchers:
 
 
 class Runtime:
-    """Listens to one engine after the other."""
+    """Listens to one replica's engine processes, one after the other."""
 
     def __init__(
         self,
@@ -53,7 +53,10 @@ class Runtime:
         telemetry: Telemetry,
         prefixes: tuple[PrefixEntry, ...],
         watchers: Watchers,
+        engine: str = ONLY_ENGINE,
     ) -> None:
+        """`engine`: the replica's name."""
+        self.engine = engine
         self._gate = gate
         self._backend = backend
         self._telemetry = telemetry
@@ -66,6 +69,8 @@ class Runtime:
         self.heard_ns = 0
         """The connected engine's last sign of life, `monotonic_ns`."""
         self._lost = asyncio.Event()
+        self.came_up = asyncio.Event()
+        """An engine has come to take requests."""
         self.num_starts = 0
         """Engines that came to take requests."""
         self.fatal: Fatal | None = None
@@ -155,17 +160,19 @@ class Runtime:
         if self._model.exception() is not None or client is None or client is not self._client or not client.is_connected:
             return
         model = replace(self._model.result(), card=ready.card)
-        self._telemetry.note_ready(ready)
-        self._backend.serve(Served(client, model, fingerprint_of(ready), int(time.time())))
+        self._telemetry.note_ready(ready, self.engine)
+        self._backend.serve(Served(client, model, fingerprint_of(ready), int(time.time()), self.engine))
         gc.collect()
         gc.freeze()  # what lives until shutdown is not looked at again
         self.was_ready = True
         self.num_starts += 1
+        self.came_up.set()
         self._gate.open()
-        self._directory.capacity_tpm = ready.capacity_tpm
+        self._directory.capacity_tpm = self._telemetry.engine.capacity_tpm
         self._warn_of_contracts()
         log.info(
             "ready",
+            engine=self.engine,
             model=ready.card.model_id,
             device=ready.device,
             backend=ready.attention_backend,
@@ -177,14 +184,14 @@ class Runtime:
 
     def _on_step(self, step: StepDone) -> None:
         self.heard_ns = time.monotonic_ns()
-        self._backend.note_step(step)
-        self._telemetry.note_step(step)
+        self._backend.note_step(step, self.engine)
+        self._telemetry.note_step(step, self.engine)
         self._watchers.on_load(step.load)
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self.heard_ns = time.monotonic_ns()
         if heartbeat.load is not None:
-            self._telemetry.note_load(heartbeat.load)
+            self._telemetry.note_load(heartbeat.load, self.engine)
             self._watchers.on_load(heartbeat.load)
 
     def _on_fatal(self, fatal: Fatal) -> None:
@@ -195,8 +202,8 @@ class Runtime:
         if lost is not self._lost:
             return  # an older engine's connection; the next one is there already
         self._client = None
-        self._backend.serve(None)
-        self._telemetry.engine.lose_engine()
+        self._backend.lose(self.engine)
+        self._telemetry.engine.lose_engine(self.engine)
         self._watchers.on_load(None)
         if self.was_ready and self._gate.condition.state is not GateState.DRAINING:
             self.on_crash()

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from appliance.docstrings import field_docs
-from engine.wire import EngineConfig
+from appliance.replicas import Replica, read_replicas
+from engine.wire import LANES, EngineConfig
 
 ENV_PREFIX = "FAIRLANE_"
 MIN_PASSWORD_CHARS = 12
@@ -63,6 +64,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     admission: bool = True
     """Refuse at once what is predicted to miss its TTFT target (429 or 503 `predicted_late`), and end what waits too long for it. Off:
     whatever comes is queued and served in its turn."""
+    engine_lanes: str = ""
+    """Which lanes share an engine process: `fast,slow;batch` is two of them, each with all weights and a KV pool of its own; empty is one
+    for all."""
     write_deadline_s: Seconds = 30.0
     """Seconds a client may take nothing before its request is cancelled."""
     max_unacknowledged_tokens: Annotated[int, msgspec.Meta(ge=0)] = 32
@@ -146,9 +150,20 @@ def otlp_headers(settings: Settings) -> dict[str, str]:
     return headers
 
 
+def replicas(settings: Settings) -> tuple[Replica, ...]:
+    """The engine replicas and their lanes. Raises `SettingsError`."""
+    try:
+        return read_replicas(settings.engine_lanes)
+    except ValueError as error:
+        raise SettingsError(
+            f"engine_lanes={settings.engine_lanes!r}: {error}; name each of fast, slow and batch once, with commas between those that share"
+            f" an engine and semicolons between engines, as in 'fast,slow;batch': change --engine-lanes or {ENV_PREFIX}ENGINE_LANES"
+        ) from error
+
+
 def engine_config(settings: Settings) -> EngineConfig:
     """What the engine is started with: the settings' part, and the two fields the appliance decides itself."""
-    waits = {} if settings.admission else {f"{lane}_max_wait_targets": 0.0 for lane in ("fast", "slow", "batch")}
+    waits = {} if settings.admission else {f"{lane}_max_wait_targets": 0.0 for lane in LANES}
     return msgspec.structs.replace(
         settings.engine,
         **waits,
@@ -261,6 +276,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], confi
     _check_secrets(settings)
     _check_proxies(settings)
     _check_otlp(settings)
+    replicas(settings)
     sqlalchemy_url(settings)
     return Loaded(settings, sources, _unknown_variables(environ))
 

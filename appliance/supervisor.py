@@ -93,7 +93,7 @@ class Supervisor:
             if not was_ever_ready and (at_fault or num_failures >= MAX_FAILED_STARTS):
                 raise StartFailed(reason, is_setting=fatal is not None and fatal.kind == "ConfigError")
             wait_s = backoff_s(num_failures)
-            log.error("engine_ended", reason=reason, restart_in_s=wait_s)
+            log.error("engine_ended", engine=self._runtime.engine, reason=reason, restart_in_s=wait_s)
             await asyncio.sleep(wait_s)
 
     async def _run_once(self) -> _End:
@@ -105,7 +105,7 @@ class Supervisor:
                 *self._command, *arguments, pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, start_new_session=True
             )
         self._process = process
-        log.info("engine_started", pid=process.pid)
+        log.info("engine_started", engine=self._runtime.engine, pid=process.pid)
         client = self._runtime.new_client()
         watch = asyncio.create_task(self._watch(process))
         try:
@@ -129,7 +129,7 @@ class Supervisor:
             await asyncio.sleep(self._look_every_s)
             is_silent = self._runtime.was_ready and self._runtime.heard_ns == heard_ns
             heard_ns, silent_looks = self._runtime.heard_ns, silent_looks + 1 if is_silent else 0
-        log.error("engine_silent", silent_s=self._silence_s, pid=process.pid)
+        log.error("engine_silent", engine=self._runtime.engine, silent_s=self._silence_s, pid=process.pid)
         _kill(process)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:

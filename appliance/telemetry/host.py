@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,11 +86,11 @@ class HostMetrics(Collector):
     def __init__(self, registry: CollectorRegistry, cards: Cards, device_hour_price: float) -> None:
         self._cards = cards
         self._device_hour_price = device_hour_price
-        self.engine_pid: Callable[[], int | None] = lambda: None
-        """The engine's process; set by whoever starts it."""
+        self.engine_pids: Callable[[], Sequence[int]] = tuple
+        """The engines' processes; set by whoever starts them."""
         self._lag = histogram(registry, f.LOOP_LAG)
-        self._engine_cpu_before_s = 0.0
-        self._engine_seen: tuple[int, float] | None = None
+        self._engine_cpu_s: dict[int, float] = {}
+        """Of each process of an engine so far."""
         registry.register(self)
 
     @property
@@ -124,18 +124,14 @@ class HostMetrics(Collector):
     def _collect_processes(self) -> Iterator[Metric]:
         cpu = CounterMetricFamily(f"fairlane_{f.PROCESS_CPU.name}", f.PROCESS_CPU.help, labels=f.PROCESS_CPU.labels)
         memory = GaugeMetricFamily(f.PROCESS_MEMORY.full_name, f.PROCESS_MEMORY.help, labels=f.PROCESS_MEMORY.labels)
-        engine_pid = self.engine_pid()
-        uses = {"control": process_use(os.getpid()), "engine": process_use(engine_pid)}
-        for process, use in uses.items():
-            if use is not None:
-                cpu.add_metric((process,), self._whole_engine_cpu_s(engine_pid, use.cpu_s) if process == "engine" else use.cpu_s)
-                memory.add_metric((process,), use.resident_bytes)
+        control = process_use(os.getpid())
+        engines = {pid: use for pid in self.engine_pids() if (use := process_use(pid)) is not None}
+        # over all engine processes so far: a counter does not fall when one is started again
+        self._engine_cpu_s |= {pid: use.cpu_s for pid, use in engines.items()}
+        if control is not None:
+            cpu.add_metric(("control",), control.cpu_s)
+            memory.add_metric(("control",), control.resident_bytes)
+        if engines:
+            cpu.add_metric(("engine",), sum(self._engine_cpu_s.values()))
+            memory.add_metric(("engine",), sum(use.resident_bytes for use in engines.values()))
         yield from (cpu, memory)
-
-    def _whole_engine_cpu_s(self, pid: int | None, cpu_s: float) -> float:
-        """Over all engine processes so far: a counter does not fall when the engine is started again."""
-        assert pid is not None
-        if self._engine_seen is not None and self._engine_seen[0] != pid:
-            self._engine_cpu_before_s += self._engine_seen[1]
-        self._engine_seen = (pid, cpu_s)
-        return self._engine_cpu_before_s + cpu_s

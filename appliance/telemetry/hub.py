@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry
@@ -13,7 +14,7 @@ from prometheus_client.registry import Collector
 from appliance.telemetry import families as f
 from appliance.telemetry.accounting import Accounting
 from appliance.telemetry.device_time import DeviceTime
-from appliance.telemetry.engine import EngineMetrics
+from appliance.telemetry.engine import ONE_FOR_ALL, EngineMetrics
 from appliance.telemetry.explain.pieces import Recorded
 from appliance.telemetry.explain.review import Reviewer
 from appliance.telemetry.exposition import Client, Exposition
@@ -25,7 +26,7 @@ from appliance.telemetry.slo import SloBook
 from appliance.telemetry.split import split_of
 from appliance.telemetry.tenant_labels import TenantLabels
 from appliance.telemetry.vllm_names import VllmNames
-from engine.wire import Load, Ready, StepDone, TenantPolicy
+from engine.wire import ONLY_ENGINE, Load, Ready, StepDone, TenantPolicy
 
 log = structlog.get_logger("fairlane.request")
 
@@ -49,11 +50,12 @@ class Telemetry:
     def __init__(
         self,
         registry: CollectorRegistry,
-        engine_id: str = "0",
         options: TelemetryOptions | None = None,
         cards: Cards | None = None,
         clock_s: Callable[[], float] = time.monotonic,
+        engines: Mapping[str, tuple[str, ...]] = ONE_FOR_ALL,
     ) -> None:
+        """`engines`: the lanes of each engine replica."""
         prometheus_client.disable_created_metrics()
         options = options or TelemetryOptions()
         self._clock_s = clock_s
@@ -62,7 +64,7 @@ class Telemetry:
         self.requests = RequestMetrics(registry, self.tenants)
         self.lanes = LaneTimes()
         self.device_time = DeviceTime(self.tenants.of)
-        self.engine = EngineMetrics(registry, engine_id)
+        self.engine = EngineMetrics(registry, engines)
         self.slo = SloBook(registry, self.tenants, clock_s)
         self.reviewer = Reviewer(self.recorded, self.tenants.of, time.time)
         self.host = HostMetrics(registry, cards or Nvml(), options.device_hour_price)
@@ -75,13 +77,13 @@ class Telemetry:
             registry.register(collector)
         self.ledger = StepLedger()
         self.archive = RequestArchive()
-        self.floor_ns = 0
-        """What a step with next to no work takes."""
         self.record_usage: Callable[[RequestReport], None] = lambda report: None
         """Takes each settled request; set by whoever keeps the books."""
         self.note_trace: Callable[[RequestReport, str], None] = lambda report, verdict: None
         """Takes each settled request once, with its sentence where it was slow or failed; set by whoever sends traces."""
         self.reviewer.on_explained = lambda report, found: self.note_trace(report, found.verdict)
+        self.floor_ns = 0
+        """What a step with next to no work takes: the least that an engine measured, as all have one model and device."""
         self._exposition = Exposition()
         self._rendering = threading.Lock()
         of_tenants = (*self.requests.metrics, self.lanes, self.device_time, *self.slo.metrics, self.reviewer)
@@ -95,29 +97,30 @@ class Telemetry:
         self._registry.register(collector)
         self._exposition.add(collector)
 
-    def note_ready(self, ready: Ready) -> None:
+    def note_ready(self, ready: Ready, engine: str = ONLY_ENGINE) -> None:
         model = (ready.card.model_id, ready.card.quantization, ready.device)
         self.requests.bind(*model)
         self.lanes.bind(*model)
         self.device_time.bind(*model)
         self.slo.bind(*model)
         self.reviewer.bind(*model)
-        self.engine.bind(ready)
-        self.floor_ns = round(ready.step_floor_s * 1e9)
+        self.engine.books[engine].bind(ready)
+        self.floor_ns = min(filter(None, (book.floor_ns for book in self.engine.books.values())), default=0)
 
     def recorded(self, report: RequestReport) -> Recorded:
         """What the ledger has of a request's time."""
-        records = self.ledger.between(report.submitted_ns, report.ended_ns) if report.submitted_ns else []
-        return Recorded(records, self.ledger.since_ns, self.floor_ns)
+        records = self.ledger.between(report.submitted_ns, report.ended_ns, report.engine) if report.submitted_ns else []
+        return Recorded(records, self.ledger.since_ns(report.engine), self.floor_ns)
 
-    def note_step(self, step: StepDone) -> None:
-        self.engine.note_load(step.load)
+    def note_step(self, step: StepDone, engine: str = ONLY_ENGINE) -> None:
+        book = self.engine.books[engine]
+        book.note_load(step.load)
         if step.record is not None:
-            self.ledger.append(step.record)
-            self.device_time.note_step(step.record, self.engine.note_step(step.record))
+            self.ledger.append(msgspec.structs.replace(step.record, engine=engine))
+            self.device_time.note_step(step.record, book.note_step(step.record))
 
-    def note_load(self, load: Load) -> None:
-        self.engine.note_load(load)
+    def note_load(self, load: Load, engine: str = ONLY_ENGINE) -> None:
+        self.engine.books[engine].note_load(load)
 
     def sync_tenants(self, tenant_ids: Iterable[str]) -> None:
         """All tenants there are: new ones get series that begin at 0 while there is room, those of removed ones go."""

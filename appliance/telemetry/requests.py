@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from appliance.telemetry import families as f
 from appliance.telemetry.tenant_labels import TenantLabels
 from appliance.telemetry.trace_context import TraceContext
+from engine.wire import ONLY_ENGINE
 
 
 class Outcome(StrEnum):
@@ -81,6 +82,8 @@ class RequestReport:
     message: str = ""
     """What a refused or failed request was told."""
     trace: TraceContext | None = None
+    engine: str = ONLY_ENGINE
+    """The replica whose steps are its own."""
 
     @property
     def paused_s(self) -> float:

@@ -6,9 +6,8 @@ Also what a lane bounds (`LaneRule`), and the last word on which lane a sequence
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.wire import EngineConfig, Submit, TenantPolicy
+from engine.wire import LANES, EngineConfig, Submit, TenantPolicy
 
-LANES = ("fast", "slow", "batch")
 QUANTUM_TOKENS = 64
 """So many tokens must be owed before a lane goes first: a smaller chunk costs a step almost as much."""
 MAX_OWED_TOKENS = 2 * QUANTUM_TOKENS

@@ -126,7 +126,7 @@ def test_processor_time_of_the_engine_goes_on_over_a_restart(tmp_path: Path) -> 
     for engine in engines:
         assert engine.stdout is not None
         engine.stdout.readline()
-        host.engine_pid = lambda pid=engine.pid: pid
+        host.engine_pids = lambda pid=engine.pid: [pid]
         seen.append(value(host.collect(), "fairlane_process_cpu_seconds_total", process="engine"))
     for engine in engines:
         engine.kill()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from appliance.domain.access.principal import Limits, Principal
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, own_limit
-from appliance.domain.admission.gate import Gate
+from appliance.domain.admission.gate import Door
 from appliance.domain.admission.meters import Account, blend
 from appliance.domain.admission.prediction import Ask, Predictor
 from appliance.errors import OverBudget, OverOwnLimit, Unavailable
@@ -50,7 +50,7 @@ class Admission:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: Door,
         max_queue_depth: int,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_s: Callable[[], float] = time.time,

@@ -120,6 +120,7 @@ class DebugPages:
         newest = list(islice(ledger.newest_first(), MAX_ROWS))
         rows = (
             [
+                record.engine,
                 record.step,
                 round((now_ns - record.done_ns) / 1e9, 3),
                 record.bucket,
@@ -133,7 +134,19 @@ class DebugPages:
             ]
             for record in newest
         )
-        columns = ["step", "ago_s", "shape", "ms", "predicted_ms", "decode_rows", "prefill_tokens", "pages_free", "preempted", "work"]
+        columns = [
+            "engine",
+            "step",
+            "ago_s",
+            "shape",
+            "ms",
+            "predicted_ms",
+            "decode_rows",
+            "prefill_tokens",
+            "pages_free",
+            "preempted",
+            "work",
+        ]
         return _page("steps", "The newest steps, newest first, with the tenants' shares of the work.", columns, rows, len(ledger))
 
     def _tasks(self) -> Page:

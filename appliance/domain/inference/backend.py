@@ -1,8 +1,8 @@
-"""What serves now: the connection to the engine, the model's text half, the requests in its hands."""
+"""What serves now: the connections to the engines, the model's text half, the requests in their hands."""
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from appliance.domain.inference.facts import Cancellation
@@ -11,8 +11,10 @@ from appliance.errors import Unavailable
 from appliance.telemetry.requests import RequestReport
 from appliance.text.model import TextModel
 from engine.client import EngineClient
-from engine.wire import StepDone
+from engine.wire import ONLY_ENGINE, StepDone
 
+LANE_RETRY_AFTER_S = 5.0
+"""As at the gate: a restart with warm caches."""
 SWEEP_AFTER_NS = 10_000_000_000
 """A request that nobody began to answer for so long has lost its handler."""
 
@@ -27,28 +29,46 @@ class Served:
     """Names what answers depend on: model, types, device."""
     loaded_s: int
     """Unix seconds."""
+    engine: str = ONLY_ENGINE
+    """The replica's name."""
 
 
 class Backend:
-    """Set by the engine's owner, read by each request."""
+    """Set by the engines' owners, read by each request."""
 
-    def __init__(self) -> None:
-        self._served: Served | None = None
+    def __init__(self, engine_of: Mapping[str, str] | None = None) -> None:
+        """`engine_of`: the replica of each lane; None: one engine serves them all."""
+        self._engine_of = engine_of
+        self._served: dict[str, Served] = {}
         self._idle = asyncio.Event()
         self._jobs: dict[str, Job] = {}
-        self._job_of: dict[int, Job] = {}
-        """By sequence id, until its first prefill chunk."""
+        self._job_of: dict[tuple[str, int], Job] = {}
+        """By engine and sequence id, until its first prefill chunk."""
 
-    def serve(self, served: Served | None) -> None:
-        """A new engine is ready, or (None) there is none."""
-        self._served = served
-        self._job_of.clear()
+    def serve(self, served: Served) -> None:
+        """A new engine process is ready."""
+        self._forget(served.engine)
+        self._served[served.engine] = served
 
-    def require(self) -> Served:
-        """Raises `Unavailable` where no engine is ready."""
-        if self._served is None:
-            raise Unavailable("the engine is not ready", reason="engine_down", retry_after_s=1.0)
-        return self._served
+    def lose(self, engine: str = ONLY_ENGINE) -> None:
+        """A replica's process is gone."""
+        self._forget(engine)
+        self._served.pop(engine, None)
+
+    def _forget(self, engine: str) -> None:
+        self._job_of = {key: job for key, job in self._job_of.items() if key[0] != engine}
+
+    def require(self, lane: str | None = None) -> Served:
+        """The engine of a lane; without one any engine: all have the same model. Raises `Unavailable` where it is not ready."""
+        if lane is None or self._engine_of is None:
+            served = next(iter(self._served.values()), None)
+            what = "the engine is not ready"
+        else:
+            served = self._served.get(self._engine_of[lane])
+            what = f"the engine of lane {lane!r} is down and is being started again: try again shortly, or use another lane"
+        if served is None:
+            raise Unavailable(what, reason="engine_down", retry_after_s=LANE_RETRY_AFTER_S)
+        return served
 
     @property
     def num_live(self) -> int:
@@ -68,7 +88,7 @@ class Backend:
 
     def add(self, job: Job, sequence_ids: list[int]) -> None:
         self._jobs[job.facts.request_id] = job
-        self._job_of |= dict.fromkeys(sequence_ids, job)
+        self._job_of |= dict.fromkeys(((job.facts.engine, sequence_id) for sequence_id in sequence_ids), job)
 
     def remove(self, job: Job) -> None:
         del self._jobs[job.facts.request_id]
@@ -83,12 +103,12 @@ class Backend:
                 async with asyncio.timeout(timeout_s):
                     await self._idle.wait()
 
-    def note_step(self, step: StepDone) -> None:
+    def note_step(self, step: StepDone, engine: str = ONLY_ENGINE) -> None:
         """Tell requests that their prefill began: between then and the first token no event says so."""
         if step.record is None or not step.record.prefill_tokens:
             return
         for share in step.record.shares:
-            job = self._job_of.pop(share.sequence_id, None)
+            job = self._job_of.pop((engine, share.sequence_id), None)
             if job is not None and not job.is_settled:
                 job.note_scheduled(step.record.planned_ns)
 
@@ -105,5 +125,4 @@ class Backend:
         for job in self.live_jobs():
             if not job.is_running and now_ns - job.facts.opened_ns > SWEEP_AFTER_NS:
                 job.settle(Cancellation("disconnect"))
-        for sequence_id in [sequence_id for sequence_id, job in self._job_of.items() if job.is_settled]:
-            del self._job_of[sequence_id]
+        self._job_of = {key: job for key, job in self._job_of.items() if not job.is_settled}

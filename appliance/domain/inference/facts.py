@@ -8,6 +8,7 @@ from appliance.errors import ApplianceError, Unavailable
 from appliance.problems import problem_of
 from appliance.telemetry.requests import Outcome
 from appliance.telemetry.trace_context import TraceContext
+from engine.wire import ONLY_ENGINE
 
 CLIENT_CLOSED_STATUS = 499
 """Not sent to anybody: how logs name the status of a client that had gone (nginx)."""
@@ -55,6 +56,8 @@ class JobFacts:
     trace: TraceContext | None = None
     is_promised: bool = False
     """Admission lets it wait longer than its lane allows."""
+    engine: str = ONLY_ENGINE
+    """The replica that it was handed to."""
 
     @property
     def deadline_ns(self) -> int | None:

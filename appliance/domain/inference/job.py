@@ -296,6 +296,7 @@ class Job:
             rejection=QUEUE_TIMEOUT if verdict.error_code == QUEUE_TIMEOUT else "",
             shadowed=self._shadowed,
             key_id=facts.key_id,
+            engine=facts.engine,
             stage=("decode" if first_ns else "prefill" if self.scheduled_ns else "queue") if verdict.cause else "",
             cause=verdict.cause,
             streamed=facts.streamed,

@@ -114,6 +114,7 @@ class InferenceService:
             intake, too_long = await self._read(call, route, body, principal.policy, served.model)
             tokenized_ns = self._clocks.monotonic_ns()
             proposal = propose_lane(principal.policy, principal.lanes, _wish(body, intake), self._lane_rules)
+            served = self._backend.require(proposal.lane)
             choices = _choices(intake, served)
             ticket = self._admission.enter(principal, intake.most_tokens, _ask(principal, proposal, intake))
             ticket.shadowed = ticket.shadowed or too_long
@@ -143,6 +144,7 @@ class InferenceService:
             tpot_targets_s=principal.policy.tpot_s,
             trace=call.trace,
             is_promised=ticket.is_promised,
+            engine=served.engine,
         )
         job = Job(
             facts,
@@ -231,7 +233,7 @@ class InferenceService:
             raise late
         try:
             job.submit(submits)
-            self._telemetry.engine.note_submit(submits[-1].sequence_id)
+            self._telemetry.engine.note_submit(submits[-1].sequence_id, served.engine)
         except EngineGone as error:
             unavailable = Unavailable(f"the engine went away: {error}", reason="engine_down", retry_after_s=5.0)
             job.settle(unavailable)

@@ -1,11 +1,11 @@
 """How the appliance is: what /livez, /readyz and /health answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from appliance.domain.access.directory import Directory
-from appliance.domain.admission.gate import Gate, GateState
+from appliance.domain.admission.gate import Condition, Door, GateState
 
 ENGINE_SILENCE_IS_DEATH_S = 120.0
 """The supervisor replaces a silent engine long before; beyond this the supervisor itself is broken."""
@@ -19,7 +19,8 @@ class LiveAnswer(msgspec.Struct, frozen=True):
 
 
 class ReadyAnswer(msgspec.Struct, frozen=True):
-    """`status` is ready, degraded (ready, without the database), warming_up, engine_down or draining."""
+    """`status` is ready, degraded (ready, but without the database or without the engine of some lanes: `reason` says which), warming_up,
+    engine_down or draining."""
 
     status: str
     phase: str
@@ -30,10 +31,18 @@ class ReadyAnswer(msgspec.Struct, frozen=True):
 class Health:
     """Reads the gate, the directory and the engine's last sign of life."""
 
-    def __init__(self, gate: Gate, directory: Directory, heartbeat_age_s: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        gate: Door,
+        directory: Directory,
+        heartbeat_age_s: Callable[[], float | None],
+        lanes_down: Callable[[], Mapping[str, Condition]] = dict,
+    ) -> None:
+        """`lanes_down`: lanes whose engine is not there, and how it is with it."""
         self._gate = gate
         self._directory = directory
         self._heartbeat_age_s = heartbeat_age_s
+        self._lanes_down = lanes_down
 
     def live(self) -> tuple[int, LiveAnswer]:
         """HTTP status and body. That it answers at all shows that the event loop turns."""
@@ -46,6 +55,12 @@ class Health:
         condition = self._gate.condition
         if condition.state is not GateState.OPEN:
             return 503, ReadyAnswer(condition.state.value, condition.phase, condition.percent, condition.detail)
+        flaws = [
+            f"the engine of lane {lane} is being started again ({each.phase}, {each.percent} %: {each.detail})"
+            for lane, each in self._lanes_down().items()
+        ]
         if self._directory.degraded:
-            return 200, ReadyAnswer("degraded", condition.phase, 100, "the database does not answer; keys and tenants are as last read")
+            flaws.append("the database does not answer; keys and tenants are as last read")
+        if flaws:
+            return 200, ReadyAnswer("degraded", condition.phase, 100, "; ".join(flaws))
         return 200, ReadyAnswer("ready", condition.phase, 100, "")

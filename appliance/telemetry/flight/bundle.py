@@ -41,7 +41,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """As Prometheus would have scraped them."""
     floor_ns: int
     since_ns: int
-    """Steps before this time are not in it; 0: none was forgotten."""
+    """Steps before this time are not in it, nor those of an engine before its first one here; 0: none was forgotten."""
     steps: list[StepRecord]
     requests: list[RequestReport]
     """That ended in its time."""
@@ -58,8 +58,9 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
     def recorded(self, report: RequestReport) -> Recorded:
         """What it has of a request's time."""
-        records = [step for step in self.steps if step.committed_ns >= report.submitted_ns and step.planned_ns <= report.ended_ns]
-        return Recorded(records, self.since_ns, self.floor_ns)
+        own = [step for step in self.steps if step.engine == report.engine]
+        records = [step for step in own if step.committed_ns >= report.submitted_ns and step.planned_ns <= report.ended_ns]
+        return Recorded(records, own[0].planned_ns if self.since_ns and own else self.since_ns, self.floor_ns)
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:

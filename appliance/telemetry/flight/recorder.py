@@ -90,8 +90,8 @@ class FlightRecorder:
         """A copy of the lists; what they hold never changes."""
         telemetry, now_ns = self._telemetry, self._clock_ns()
         begin_ns = now_ns - SPAN_NS
-        steps = telemetry.ledger.between(begin_ns, now_ns)
-        is_whole = not telemetry.ledger.since_ns and len(steps) == len(telemetry.ledger)
+        steps = telemetry.ledger.all_between(begin_ns, now_ns)
+        is_whole = telemetry.ledger.is_whole and len(steps) == len(telemetry.ledger)
         return Bundle(
             version=self._sources.version,
             reason=reason,
@@ -102,7 +102,7 @@ class FlightRecorder:
             load=telemetry.engine.load,
             metrics="",
             floor_ns=telemetry.floor_ns,
-            since_ns=0 if is_whole or not steps else steps[0].planned_ns,
+            since_ns=0 if is_whole or not steps else min(step.planned_ns for step in steps),
             steps=steps,
             requests=[report for report in telemetry.archive if report.ended_ns >= begin_ns],
             running=self._sources.running(),

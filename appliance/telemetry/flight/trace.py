@@ -10,6 +10,7 @@ from appliance.telemetry.explain.pieces import pieces_of
 from appliance.telemetry.explain.runs import runs_of
 from appliance.telemetry.flight.bundle import Bundle
 from appliance.telemetry.requests import RequestReport
+from engine.wire import ONLY_ENGINE
 
 STEPS_PID, LANES_PID, REQUESTS_PID = 1, 2, 3
 LANES = ("fast", "slow", "batch", "none")
@@ -25,7 +26,9 @@ def trace_of(bundle: Bundle) -> dict[str, Any]:
     shown = reports[-MAX_REQUESTS:]
     starts = [step.planned_ns for step in bundle.steps] + [report.received_ns for report, _ in shown]
     zero_ns = min(starts, default=0)
-    events = [*_names(), *_steps(bundle, zero_ns)]
+    events = [*_names()]
+    for tid, engine in enumerate(dict.fromkeys(step.engine for step in bundle.steps), 1):
+        events += _steps(bundle, engine, tid, zero_ns)
     for index, (report, is_running) in enumerate(shown, 1):
         events += _lane(report, zero_ns)
         events += _request(bundle, report, index, zero_ns, is_running=is_running)
@@ -43,19 +46,27 @@ def _us(time_ns: int, zero_ns: int) -> float:
 def _names() -> Iterator[Event]:
     for pid, name in ((STEPS_PID, "engine steps"), (LANES_PID, "lanes"), (REQUESTS_PID, "requests")):
         yield {"ph": "M", "pid": pid, "tid": 0, "ts": 0, "name": "process_name", "args": {"name": name}}
-    yield {"ph": "M", "pid": STEPS_PID, "tid": 1, "ts": 0, "name": "thread_name", "args": {"name": "steps"}}
     for tid, lane in enumerate(LANES, 1):
         yield {"ph": "M", "pid": LANES_PID, "tid": tid, "ts": 0, "name": "thread_name", "args": {"name": lane}}
 
 
-def _steps(bundle: Bundle, zero_ns: int) -> Iterator[Event]:
-    for run in runs_of(bundle.steps):
+def _steps(bundle: Bundle, engine: str, tid: int, zero_ns: int) -> Iterator[Event]:
+    """An engine's track."""
+    yield {
+        "ph": "M",
+        "pid": STEPS_PID,
+        "tid": tid,
+        "ts": 0,
+        "name": "thread_name",
+        "args": {"name": "steps" if engine == ONLY_ENGINE else f"steps of {engine}"},
+    }
+    for run in runs_of(step for step in bundle.steps if step.engine == engine):
         record = run.record
         tenants: dict[str, int] = {}
         for share in record.shares:
             tenants[share.tenant_id] = tenants.get(share.tenant_id, 0) + share.decode_tokens + share.prefill_tokens
         yield {
-            "ph": "X", "pid": STEPS_PID, "tid": 1, "cat": "step", "name": record.bucket,
+            "ph": "X", "pid": STEPS_PID, "tid": tid, "cat": "step", "name": record.bucket,
             "ts": _us(run.begin_ns, zero_ns), "dur": _us(run.end_ns, run.begin_ns),
             "args": {
                 "step": record.step, "decode_rows": record.decode_rows, "prefill_tokens": record.prefill_tokens,
@@ -64,7 +75,8 @@ def _steps(bundle: Bundle, zero_ns: int) -> Iterator[Event]:
         }  # fmt: skip
         counters = {"pages free": record.pages_free, "decode rows": record.decode_rows, "prefill tokens": record.prefill_tokens}
         for name, value in counters.items():
-            yield {"ph": "C", "pid": STEPS_PID, "tid": 1, "name": name, "ts": _us(run.end_ns, zero_ns), "args": {"value": value}}
+            name = name if engine == ONLY_ENGINE else f"{name} of {engine}"
+            yield {"ph": "C", "pid": STEPS_PID, "tid": tid, "name": name, "ts": _us(run.end_ns, zero_ns), "args": {"value": value}}
 
 
 def _lane(report: RequestReport, zero_ns: int) -> Iterator[Event]:
