@@ -195,16 +195,6 @@ def _build(
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s, predictor)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
-    telemetry.show(
-        StateMetrics(
-            State(
-                is_ready=lambda: gate.condition.state is GateState.OPEN,
-                num_engine_starts=lambda: engines.num_starts,
-                is_degraded=lambda: control.directory.degraded,
-                unwritten_s=lambda: usage.unwritten_s,
-            )
-        )
-    )
     peers = Peers(control.store.database, admission.restore)
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
 
@@ -227,6 +217,17 @@ def _build(
         return Engine(runtime, Supervisor(engine_command, config_of(replica, engine_config(settings)), runtime))
 
     engines = Engines([engine(replica) for replica in all_replicas])
+    telemetry.show(
+        StateMetrics(
+            State(
+                is_ready=lambda: gate.condition.state is GateState.OPEN,
+                num_engine_starts=engines.num_starts,
+                are_engines_up=engines.are_up,
+                is_degraded=lambda: control.directory.degraded,
+                unwritten_s=lambda: usage.unwritten_s,
+            )
+        )
+    )
     parts = Parts(
         inference=InferenceService(
             control.directory,

@@ -22,10 +22,13 @@ class Engines:
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)
 
-    @property
-    def num_starts(self) -> int:
-        """Engine processes that came to take requests."""
-        return sum(engine.runtime.num_starts for engine in self._engines)
+    def num_starts(self) -> dict[str, int]:
+        """Processes that came to take requests, by replica."""
+        return {engine.runtime.engine: engine.runtime.num_starts for engine in self._engines}
+
+    def are_up(self) -> dict[str, bool]:
+        """Which replicas take requests."""
+        return {engine.runtime.engine: engine.runtime.is_up for engine in self._engines}
 
     @property
     def heartbeat_age_s(self) -> float | None:

@@ -87,6 +87,11 @@ class Runtime:
         """Since the connected engine's last sign of life; None while none is connected."""
         return (time.monotonic_ns() - self.heard_ns) / 1e9 if self._client is not None else None
 
+    @property
+    def is_up(self) -> bool:
+        """An engine is connected and takes requests."""
+        return self._client is not None and self.was_ready
+
     def new_client(self) -> EngineClient:
         """A client for the next engine, wired to this."""
         self.fatal, self.was_ready = None, False

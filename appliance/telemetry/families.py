@@ -166,7 +166,10 @@ STARTUP = Family("startup_seconds", "gauge", "How long each phase of the engine'
 BACKEND = Family("kernel_backend_info", "gauge", "1 for the attention backend in use.", (*ENGINE_LABELS, "backend"))
 
 READY = Family("ready", "gauge", "1 while requests are taken.", ())
-ENGINE_STARTS = Family("engine_starts", "counter", "Engine processes that came to take requests; more than one means that one died.", ())
+ENGINE_STARTS = Family(
+    "engine_starts", "counter", "Processes of an engine that came to take requests; more than one means that one died.", ("engine",)
+)
+ENGINE_UP = Family("engine_up", "gauge", "1 while an engine takes requests of its lanes.", ("engine",))
 DEGRADED = Family("database_degraded", "gauge", "1 while the database does not answer: keys and tenants are as last read.", ())
 UNWRITTEN = Family("usage_unwritten_seconds", "gauge", "Age of the oldest usage that is not in the database yet.", ())
 LOOP_LAG = Family(
@@ -194,6 +197,6 @@ FAMILIES = (
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
-    READY, ENGINE_STARTS, DEGRADED, UNWRITTEN,
+    READY, ENGINE_STARTS, ENGINE_UP, DEGRADED, UNWRITTEN,
     LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, TRACES, MISMATCHES,
 )  # fmt: skip

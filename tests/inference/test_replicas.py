@@ -154,6 +154,7 @@ def test_a_dead_replica_harms_its_own_lanes_only_and_comes_back(tmp_path: Path, 
         assert (refused.status_code, refused.json()["error"]["code"], refused.headers["retry-after"]) == (503, "engine_down", "5")
         assert "lane 'batch'" in refused.json()["error"]["message"]
         ready = http.get(served.url + "/readyz")
+        assert 'fairlane_engine_up{engine="batch"} 0.0' in http.get(served.url + "/metrics").text
         assert (ready.status_code, ready.json()["status"]) == (200, "degraded") and "engine of lane batch" in ready.json()["reason"]
         assert http.post(served.url + "/v1/completions", json={"prompt": "x", "lane": "slow"}, headers=HEADERS).status_code == 200
         rest = list(fast_lines)
@@ -162,6 +163,7 @@ def test_a_dead_replica_harms_its_own_lanes_only_and_comes_back(tmp_path: Path, 
         until(lambda: served.ready() == (200, "ready"), served.log)
         assert http.post(served.url + "/v1/completions", json={"prompt": "x", "lane": "batch"}, headers=HEADERS).status_code == 200
         metrics = http.get(served.url + "/metrics").text
-        assert "fairlane_engine_starts_total 3.0" in metrics and 'reason="engine_down"' in metrics
+        assert 'fairlane_engine_starts_total{engine="fast-slow"} 1.0' in metrics
+        assert 'fairlane_engine_starts_total{engine="batch"} 2.0' in metrics and 'fairlane_engine_up{engine="batch"} 1.0' in metrics
         fast.close()
         batch.close()
