@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -20,9 +21,7 @@ def grafana() -> None:
 
 @grafana.command()
 @click.option("--url", required=True, envvar="GRAFANA_URL", help="Where Grafana is, e.g. http://grafana:3000.")
-@click.option("--token", envvar="GRAFANA_TOKEN", help="A service account's token; or give --user and the variable GRAFANA_PASSWORD.")
-@click.option("--user", envvar="GRAFANA_USER", help="A user with the right to make folders; the password comes from GRAFANA_PASSWORD.")
-@click.option("--password", envvar="GRAFANA_PASSWORD", hidden=True)
+@click.option("--user", envvar="GRAFANA_USER", help="A user with the right to make folders, in place of a token.")
 @click.option("--prometheus-url", required=True, envvar="GRAFANA_PROMETHEUS_URL", help="Where Grafana finds Prometheus.")
 @click.option(
     "--dashboards", type=click.Path(exists=True, file_okay=False, path_type=Path), default=DASHBOARDS, help="Folder of JSON files."
@@ -33,9 +32,7 @@ def grafana() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be changed, and change nothing.")
 def push(
     url: str,
-    token: str | None,
     user: str | None,
-    password: str | None,
     prometheus_url: str,
     dashboards: Path,
     teams: tuple[str, ...],
@@ -43,9 +40,11 @@ def push(
 ) -> None:
     """Bring datasource, folder, dashboards and teams' rights to what they should be.
 
-    What is there already is updated where it differs; a second run changes nothing.
+    What is there already is updated where it differs; a second run changes nothing. GRAFANA_TOKEN holds a service account's token;
+    or give --user, and the password in GRAFANA_PASSWORD.
     """
-    credential = token or ((user, password) if user and password else None)
+    token, password = os.environ.get("GRAFANA_TOKEN"), os.environ.get("GRAFANA_PASSWORD")
+    credential = (user, password) if user and password else token
     if credential is None:
         raise click.UsageError("set GRAFANA_TOKEN, or --user and GRAFANA_PASSWORD")
     wanted = Wanted(prometheus_url, _dashboards(dashboards), dict(_team(each) for each in teams))

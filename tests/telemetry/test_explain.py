@@ -33,7 +33,8 @@ def test_the_parts_of_1000_random_requests_add_up_to_their_totals(worlds: list[W
             assert sum_of(answer) == pytest.approx((report.ended_ns - report.received_ns) / 1e9, abs=1e-4) == answer.total_s
             seen.update(part.name for part in answer.parts)
     assert sum(len(world.reports) for world in worlds) == 1000
-    assert set(PIECE_NAMES) - seen == {"unrecorded", "between_steps", "decode_wait"}  # a virtual clock stands still between steps
+    # a virtual clock stands still between steps, so these are rare or never there
+    assert set(PIECE_NAMES) - seen <= {"unrecorded", "between_steps", "decode_wait"}
 
 
 def test_pieces_follow_each_other_and_their_causes_add_up(worlds: list[World]) -> None:
