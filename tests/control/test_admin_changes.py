@@ -195,6 +195,46 @@ async def test_a_rotated_key_works_for_its_grace_time_and_the_new_one_is_like_it
     assert (await client.post(f"/tenants/default/keys/{again['id']}/rotate", json={})).status_code == 409
 
 
+async def test_a_replaced_key_is_not_replaced_again_and_comes_back_by_no_second_grace_time(client, control):
+    made = await ok(await client.post("/tenants/default/keys", json={"name": "leaked"}))
+    await ok(await client.post(f"/tenants/default/keys/{made['id']}/rotate", json={"grace_s": 0}))
+    again = await client.post(f"/tenants/default/keys/{made['id']}/rotate", json={"grace_s": 600})
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "replaced_api_key")
+    with pytest.raises(Unauthenticated, match="expired"):
+        control.directory.authenticate(made["key"], None)
+
+
+async def test_a_key_of_administration_neither_widens_itself_nor_makes_or_changes_one_of_its_kind(client):
+    made = await ok(await client.post("/tenants/default/keys", json={"name": "robot", "scopes": ["admin:read", "admin:write"], "rpm": 1}))
+    robot = {"Authorization": f"Bearer {made['key']}"}
+    path = f"/tenants/default/keys/{made['id']}"
+    refused = [
+        await client.patch(path, json={"rpm": None}, headers=robot),
+        await client.post(f"{path}/rotate", json={}, headers=robot),
+        await client.post("/tenants/default/keys", json={"name": "child", "scopes": ["admin:read"]}, headers=robot),
+    ]
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in refused] == [
+        (403, "own_key"), (403, "own_key"), (403, "missing_scope")
+    ]  # fmt: skip
+    plain = await ok(await client.post("/tenants/default/keys", json={"name": "worker"}, headers=robot))
+    widened = await client.patch(f"/tenants/default/keys/{plain['id']}", json={"scopes": ["admin:write"]}, headers=robot)
+    assert widened.status_code == 403
+
+
+async def test_a_suspended_tenants_key_of_administration_is_refused_as_well(client):
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+    made = await ok(await client.post("/tenants/acme/keys", json={"name": "robot", "scopes": ["admin:read", "admin:write"]}))
+    await ok(await client.patch("/tenants/acme", json={"status": "suspended"}))
+    robot = {"Authorization": f"Bearer {made['key']}"}
+    freed = await client.patch("/tenants/acme", json={"status": "active"}, headers=robot)
+    assert (freed.status_code, freed.json()["error"]["code"]) == (403, "tenant_suspended")
+
+
+async def test_the_tenant_of_the_first_key_stays(client):
+    answer = await client.delete("/tenants/default")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "default_tenant")
+
+
 async def test_a_keys_expiry_and_limits_change_at_once(client, control):
     made = await ok(await client.post("/tenants/default/keys", json={"name": "k", "tokens_per_day": 100, "tpm": 10}))
     path = f"/tenants/default/keys/{made['id']}"

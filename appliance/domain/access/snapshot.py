@@ -92,6 +92,8 @@ class AccessSnapshot:
         admin = self._admin_of_token(raw_key, now_s)
         if admin is None:
             key = self._valid_key(raw_key, now_s)
+            if key.tenant_id in self.suspended:
+                raise Forbidden(f"tenant {key.tenant_id!r} is suspended, and its keys with it", code="tenant_suspended")
             admin = Admin(f"key:{key.key_id}", key.scopes & ADMIN_KEY_SCOPES, key.key_id)
         admin.require(needs)
         return admin

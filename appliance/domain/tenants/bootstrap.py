@@ -27,12 +27,11 @@ from appliance.domain.models import MODELS
 from appliance.domain.slas.decisions import UNLIMITED
 from appliance.domain.slas.service import add_seed_tiers
 from appliance.domain.tenants.models import Tenant
-from appliance.domain.tenants.service import DatabaseSource, find_tenant
+from appliance.domain.tenants.service import DEFAULT_TENANT, DatabaseSource, find_tenant
 from appliance.settings import Settings, SettingsError, data_path, sqlalchemy_url
 
 log = structlog.get_logger(__name__)
 
-DEFAULT_TENANT = "default"
 API_KEY_FILE = "bootstrap-key"
 ADMIN_TOKEN_FILE = "bootstrap-admin-token"
 PEPPER_FILE = "key-pepper"
@@ -74,7 +73,7 @@ def make_data_dir(settings: Settings) -> Path:
     """The data directory, made where it is missing. Raises `SettingsError` when it can not be written."""
     folder = data_path(settings)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # digests, hashes and the audit are nobody else's to read
     except OSError as error:
         message = f"data_dir={settings.data_dir!r} can not be made ({error.strerror}): name another folder with FAIRLANE_DATA_DIR"
         raise SettingsError(message) from error

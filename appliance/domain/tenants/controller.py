@@ -9,7 +9,9 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from appliance.db.base import utc_now
 from appliance.domain.access.directory import Directory
+from appliance.domain.access.grants import check_key_grant
 from appliance.domain.access.service import check_key_spec, list_keys
+from appliance.domain.access.snapshot import Admin
 from appliance.domain.audit.service import Actor
 from appliance.domain.slas.controller import TierView, tier_view
 from appliance.domain.slas.decisions import contract_warnings
@@ -43,6 +45,7 @@ MAX_PAGE = 1_000
 Stores = NamedDependency[Store]
 Directories = NamedDependency[Directory]
 Actors = NamedDependency[Actor]
+Callers = NamedDependency[Admin]
 
 
 def _warned[View: (TenantView, TierView)](view: View, directory: Directory) -> View:
@@ -158,9 +161,12 @@ class KeyController(Controller):
     tags = ["API keys"]
 
     @post(summary="Create a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 415))
-    async def create(self, slug: FromPath[str], data: JSONBody[NewKey], store: Stores, directory: Directories, actor: Actors) -> CreatedKey:
+    async def create(
+        self, slug: FromPath[str], data: JSONBody[NewKey], store: Stores, directory: Directories, actor: Actors, caller: Callers
+    ) -> CreatedKey:
         """Make a key. This answer is the only place where it is shown: only its digest is stored."""
         spec = check_key_spec(data.name, data.scopes, data.models, data.lanes, data.expires_at, utc_now(), data.limits)
+        check_key_grant(caller, None, spec.scopes, spec.expires_at)
         async with store.database.write() as session:
             row, raw_key = await create_tenant_key(session, slug, spec, store.pepper, actor)
             created = CreatedKey(id=row.id, key=raw_key, tenant=slug, name=row.name, scopes=row.scopes, expires_at=row.expires_at)
@@ -184,21 +190,35 @@ class KeyController(Controller):
 
     @patch("/{key_id:str}", summary="Change a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def update(
-        self, slug: FromPath[str], key_id: FromPath[str], data: JSONBody[KeyPatch], store: Stores, directory: Directories, actor: Actors
+        self,
+        slug: FromPath[str],
+        key_id: FromPath[str],
+        data: JSONBody[KeyPatch],
+        store: Stores,
+        directory: Directories,
+        actor: Actors,
+        caller: Callers,
     ) -> KeyView:
         """Change a key's expiry or its own limits."""
         async with store.database.write() as session:
-            view = key_view(await update_tenant_key(session, slug, key_id, given(data), data.version, actor), slug)
+            view = key_view(await update_tenant_key(session, slug, key_id, given(data), data.version, actor, caller), slug)
         await directory.refresh()
         return view
 
     @post("/{key_id:str}/rotate", summary="Replace a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def rotate(
-        self, slug: FromPath[str], key_id: FromPath[str], data: JSONBody[Rotation], store: Stores, directory: Directories, actor: Actors
+        self,
+        slug: FromPath[str],
+        key_id: FromPath[str],
+        data: JSONBody[Rotation],
+        store: Stores,
+        directory: Directories,
+        actor: Actors,
+        caller: Callers,
     ) -> CreatedKey:
         """Make another key like it; the old one still works for the grace time."""
         async with store.database.write() as session:
-            row, raw_key = await rotate_tenant_key(session, slug, key_id, data.grace_s, store.pepper, actor)
+            row, raw_key = await rotate_tenant_key(session, slug, key_id, data.grace_s, store.pepper, actor, caller)
             created = CreatedKey(id=row.id, key=raw_key, tenant=slug, name=row.name, scopes=row.scopes, expires_at=row.expires_at)
         await directory.refresh()
         return created

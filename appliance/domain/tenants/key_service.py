@@ -8,8 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
 from appliance.db.state import bump_version
+from appliance.domain.access.grants import check_key_grant
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.service import KeySpec, check_key_spec, create_key, find_key, revoke_key, spec_of
+from appliance.domain.access.snapshot import Admin
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.tenants.service import check_version, find_tenant
 from appliance.errors import Conflict, Invalid
@@ -38,11 +40,17 @@ async def revoke_tenant_key(session: AsyncSession, slug: str, key_id: str, actor
 
 
 async def update_tenant_key(
-    session: AsyncSession, slug: str, key_id: str, changes: Mapping[str, Any], version: int | None, actor: Actor
+    session: AsyncSession,
+    slug: str,
+    key_id: str,
+    changes: Mapping[str, Any],
+    version: int | None,
+    actor: Actor,
+    caller: Admin | None = None,
 ) -> ApiKey:
-    """Change a key's name, scopes, models, lanes, expiry or own limits.
+    """Change a key's name, scopes, models, lanes, expiry or own limits. `caller`: who asks over HTTP; None may do all.
 
-    Raises `NotFound`, `Invalid`, or `Conflict` (version, or a revoked key).
+    Raises `NotFound`, `Invalid`, `Forbidden` (see `check_key_grant`), or `Conflict` (version, or a revoked key).
     """
     await bump_version(session)
     row = await find_key(session, (await find_tenant(session, slug)).tenant.id, key_id)
@@ -58,6 +66,9 @@ async def update_tenant_key(
         expires_at=changes.get("expires_at"),
         now=None,
     )
+    if caller is not None:
+        expires_at = checked.expires_at if "expires_at" in changes else row.expires_at
+        check_key_grant(caller, row.id, (*present.scopes, *checked.scopes), expires_at)
     spelled = {"name": checked.name, "scopes": [scope.value for scope in checked.scopes]}
     spelled |= {"models": list(checked.models), "lanes": list(checked.lanes), "expires_at": checked.expires_at}
     for field, value in changes.items():
@@ -68,15 +79,21 @@ async def update_tenant_key(
 
 
 async def rotate_tenant_key(
-    session: AsyncSession, slug: str, key_id: str, grace_s: float, pepper: bytes, actor: Actor
+    session: AsyncSession, slug: str, key_id: str, grace_s: float, pepper: bytes, actor: Actor, caller: Admin | None = None
 ) -> tuple[ApiKey, str]:
-    """Another key like it, and its raw text; the old one works for the grace time. Raises `NotFound`, `Invalid`, `Conflict`."""
+    """Another key like it, and its raw text; the old one works for the grace time, and is replaced once only. `caller` as above.
+
+    Raises `NotFound`, `Invalid`, `Forbidden`, or `Conflict` (revoked, expired or replaced already).
+    """
     if not 0 <= grace_s <= MAX_GRACE_S:
-        raise Invalid(f"grace_s is {grace_s:g}; it must be from 0 to {MAX_GRACE_S:g}", param="grace_s")
+        raise Invalid(f"grace_s is {grace_s:g}; it must be from 0 to {MAX_GRACE_S:.0f}", param="grace_s")
     await bump_version(session)
     tenant_id = (await find_tenant(session, slug)).tenant.id
     old = await find_key(session, tenant_id, key_id)
     _refuse_revoked(old)
+    _refuse_replaced_or_expired(old)
+    if caller is not None:
+        check_key_grant(caller, old.id, spec_of(old).scopes, old.expires_at)
     before = _facts(old)
     old.grace_until = utc_now() + timedelta(seconds=grace_s)
     row, raw_key = await create_key(session, tenant_id, spec_of(old), pepper)
@@ -88,6 +105,14 @@ async def rotate_tenant_key(
 def _refuse_revoked(row: ApiKey) -> None:
     if row.disabled_at is not None:
         raise Conflict(f"key {row.id!r} is revoked, which is for ever: make a new one", code="revoked_api_key")
+
+
+def _refuse_replaced_or_expired(row: ApiKey) -> None:
+    """Another grace time would bring a key back that was replaced because it leaked."""
+    if row.grace_until is not None:
+        raise Conflict(f"key {row.id!r} was replaced already: rotate the newer one, or revoke this one", code="replaced_api_key")
+    if row.expires_at is not None and row.expires_at <= utc_now():
+        raise Conflict(f"key {row.id!r} has expired: make a new one", code="expired_api_key")
 
 
 def _target(slug: str, row: ApiKey) -> str:

@@ -5,7 +5,7 @@ from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
 
 from appliance.domain.admins.controller import AdminController, AdminTokenController, SessionController
-from appliance.domain.admins.guard import Connection, actor_of
+from appliance.domain.admins.guard import Connection, actor_of, admin_of
 from appliance.domain.audit.controller import AuditController
 from appliance.domain.slas.controller import TierController
 from appliance.domain.tenants.bootstrap import Control
@@ -41,6 +41,7 @@ def admin_router(control: Control, *more: type[Controller]) -> Router:
             "store": Provide(lambda: control.store, sync_to_thread=False),
             "database": Provide(lambda: control.store.database, sync_to_thread=False),
             "actor": Provide(actor_of, sync_to_thread=False),
+            "caller": Provide(admin_of, sync_to_thread=False),
             "directory": Provide(lambda: control.directory, sync_to_thread=False),
             "logins": Provide(lambda: control.logins, sync_to_thread=False),
         },

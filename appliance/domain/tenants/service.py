@@ -21,6 +21,8 @@ from appliance.domain.tenants.snapshot_cache import SnapshotCache
 from appliance.errors import Conflict, EditConflict, NotFound
 from engine.wire import TenantPolicy
 
+DEFAULT_TENANT = "default"
+"""Owns the first key."""
 DELETED = "deleted"
 SUSPENDED = "suspended"
 
@@ -124,7 +126,12 @@ async def update_tenant(session: AsyncSession, slug: str, changes: Mapping[str, 
 
 
 async def delete_tenant(session: AsyncSession, slug: str, actor: Actor) -> None:
-    """Remove a tenant from sight; its keys are refused, its slug stays taken, its usage stays. Raises `NotFound`."""
+    """Remove a tenant from sight; its keys are refused, its slug stays taken, its usage stays.
+
+    Raises `NotFound`, or `Conflict` for the tenant that owns the first key: every start would go on showing a dead one.
+    """
+    if slug == DEFAULT_TENANT:
+        raise Conflict(f"tenant {slug!r} owns the first key and stays: suspend it instead (status: suspended)", code="default_tenant")
     await bump_version(session)
     found = await find_tenant(session, slug)
     before = _facts(found)
