@@ -175,3 +175,11 @@ async def test_a_token_of_somebody_else_is_not_found_and_stays_valid(client):
 async def test_a_key_can_not_be_given_the_scope_of_owners(client):
     answer = await client.post("/tenants/default/keys", json={"name": "k", "scopes": ["admin:manage"]}, headers=ADMIN)
     assert "the scopes are inference, gateway, metrics, admin:read, admin:write" in refused(answer, 400, "invalid_value")
+
+
+async def test_a_token_revokes_itself_and_none_that_may_do_more(client):
+    admin_id = await make_admin(client, "alice", "operator")
+    strong_id, _ = await make_token(client, admin_id)
+    weak_id, of_weak = await make_token(client, admin_id, role="viewer")
+    refused(await client.delete(f"/admins/{admin_id}/tokens/{strong_id}", headers=of_weak), 403, "role_too_high")
+    await ok(await client.delete(f"/admins/{admin_id}/tokens/{weak_id}", headers=of_weak))

@@ -178,11 +178,17 @@ class AdminTokenController(Controller):
 
     @delete("/{token_id:str}", summary="Revoke a token", opt=OWN, responses=problem_responses(*GUARDED, 404))
     async def revoke(
-        self, admin_id: FromPath[str], token_id: FromPath[str], database: Databases, directory: Directories, actor: Actors
+        self,
+        request: AnyRequest,
+        admin_id: FromPath[str],
+        token_id: FromPath[str],
+        database: Databases,
+        directory: Directories,
+        actor: Actors,
     ) -> None:
         """Refuse a token from now on. Again is no error."""
         async with database.write() as session:
-            await revoke_token(session, admin_id, token_id, actor)
+            await revoke_token(session, admin_id, token_id, actor, admin_of(request))
         await directory.refresh()
 
 

@@ -16,7 +16,7 @@ from appliance.domain.admins.decisions import check_token_grant
 from appliance.domain.admins.models import AdminToken, AdminUser
 from appliance.domain.admins.service import find_admin, target_of
 from appliance.domain.audit.service import Actor, record
-from appliance.errors import Conflict, NotFound
+from appliance.errors import Conflict, Forbidden, NotFound
 
 
 async def create_token(
@@ -68,13 +68,19 @@ async def list_tokens(session: AsyncSession, admin_id: str) -> list[AdminToken]:
     return list((await session.scalars(of_admin)).all())
 
 
-async def revoke_token(session: AsyncSession, admin_id: str, token_id: str, actor: Actor) -> AdminToken:
-    """Refuse a token for ever; again is no error. Raises `NotFound`, also for another administrator's token."""
+async def revoke_token(session: AsyncSession, admin_id: str, token_id: str, actor: Actor, caller: Admin | None = None) -> AdminToken:
+    """Refuse a token for ever; again is no error. `caller`: who asks over HTTP; None may do all.
+
+    Raises `NotFound`, also for another administrator's token, or `Forbidden` for one that may do more than who asks.
+    """
     await bump_version(session)
     row = await find_admin(session, admin_id)
     token = await session.get(AdminToken, token_id)
     if token is None or token.admin_id != admin_id:
         raise NotFound(f"this administrator has no token {token_id[:64]!r}", code="token_not_found")
+    is_own = caller is not None and caller.actor_id == f"{admin_id}/{token_id}"
+    if caller is not None and not is_own and not Role(token.role).scopes <= caller.scopes:
+        raise Forbidden(f"a token of role {token.role!r} is revoked by somebody who may do as much", code="role_too_high")
     before = _facts(token)
     token.disabled_at = token.disabled_at or utc_now()
     await session.flush()
