@@ -69,11 +69,11 @@ class Monitoring:
             return [Answer({}, float(data["result"][1]))]
         return [Answer(each["metric"], float(each["value"][1])) for each in data["result"]]
 
-    def until(self, fact: Callable[[], object], timeout_s: float = 60.0) -> None:
+    def until(self, fact: Callable[[], object], timeout_s: float = 120.0, what: str = "it") -> None:
         """Wait until a fact about another process is true."""
         deadline = time.monotonic() + timeout_s
         while not fact():
-            assert time.monotonic() < deadline, "it did not become true in time"
+            assert time.monotonic() < deadline, f"{what} did not come in {timeout_s:g} s"
             time.sleep(0.2)  # polling another process
 
 
