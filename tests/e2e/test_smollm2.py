@@ -128,7 +128,8 @@ def test_two_tenants_of_a_group_share_the_pages_of_a_common_prefix(appliance: Ap
     prefix = encode_prefix(PrefixEntry(system=SYSTEM_PROMPT, trust_group=GROUP), model)
     num_pages = len(prefix.tokens) // PAGE_TOKENS
     assert num_pages == 125
-    headers = [tenant_headers(appliance, slug, GROUP) for slug in ("acme-one", "acme-two")]
+    patient = {"queue_ttl_ms": None}  # admission knows of the cache only what the tenant's earlier requests showed
+    headers = [tenant_headers(appliance, slug, GROUP, patient) for slug in ("acme-one", "acme-two")]
     stranger = tenant_headers(appliance, "stranger", "")
     pages_before = held_pages(client)
 
