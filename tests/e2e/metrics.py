@@ -17,7 +17,7 @@ def metric(client: httpx.Client, name: str, **labels: str) -> float:
     )
 
 
-def until(fact: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def until(fact: Callable[[], bool], timeout_s: float = 120.0) -> None:
     """Wait until a fact about another process is true."""
     deadline = time.monotonic() + timeout_s
     while not fact():
