@@ -47,9 +47,9 @@ def post(base_url: str, path: str, body: dict[str, object]) -> dict[str, str]:
         return json.load(response)
 
 
-def tenant_endpoint(endpoint: Endpoint, slug: str, tier: str) -> Endpoint:
+def tenant_endpoint(endpoint: Endpoint, slug: str, tier: str, **overrides: object) -> Endpoint:
     """The server as a new tenant sees it, with a key of its own."""
-    post(endpoint.base_url, "/api/v1/tenants", {"slug": slug, "tier": tier})
+    post(endpoint.base_url, "/api/v1/tenants", {"slug": slug, "tier": tier, "overrides": overrides})
     key = post(endpoint.base_url, f"/api/v1/tenants/{slug}/keys", {"name": "benchmark"})["key"]
     return Endpoint(endpoint.base_url, endpoint.model, key)
 
@@ -89,7 +89,7 @@ async def measure(server: Server, num_requests: int, in_flight: int, warm_s: flo
     """Reports of the quiet tenant alone and beside its neighbour, and of the neighbour."""
     async with running(server) as ready:
         quiet = tenant_endpoint(ready.endpoint, "quiet", "interactive")
-        noisy = tenant_endpoint(ready.endpoint, "noisy", "standard")
+        noisy = tenant_endpoint(ready.endpoint, "noisy", "standard", queue_ttl_ms=None)  # it waits as long as it takes: nobody is refused
         rng = random.Random(7)
         await open_loop(quiet, _requests(rng, 3), INTERVAL_S)
         alone = await open_loop(quiet, _requests(rng, num_requests), INTERVAL_S)
