@@ -230,11 +230,6 @@ async def test_a_suspended_tenants_key_of_administration_is_refused_as_well(clie
     assert (freed.status_code, freed.json()["error"]["code"]) == (403, "tenant_suspended")
 
 
-async def test_the_tenant_of_the_first_key_stays(client):
-    answer = await client.delete("/tenants/default")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "default_tenant")
-
-
 async def test_a_keys_expiry_and_limits_change_at_once(client, control):
     made = await ok(await client.post("/tenants/default/keys", json={"name": "k", "tokens_per_day": 100, "tpm": 10}))
     path = f"/tenants/default/keys/{made['id']}"

@@ -126,12 +126,7 @@ async def update_tenant(session: AsyncSession, slug: str, changes: Mapping[str, 
 
 
 async def delete_tenant(session: AsyncSession, slug: str, actor: Actor) -> None:
-    """Remove a tenant from sight; its keys are refused, its slug stays taken, its usage stays.
-
-    Raises `NotFound`, or `Conflict` for the tenant that owns the first key: every start would go on showing a dead one.
-    """
-    if slug == DEFAULT_TENANT:
-        raise Conflict(f"tenant {slug!r} owns the first key and stays: suspend it instead (status: suspended)", code="default_tenant")
+    """Remove a tenant from sight; its keys are refused, its slug stays taken, its usage stays. Raises `NotFound`."""
     await bump_version(session)
     found = await find_tenant(session, slug)
     before = _facts(found)
