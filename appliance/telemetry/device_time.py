@@ -7,10 +7,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from appliance.telemetry import families as f
+from appliance.telemetry.explain.runs import units_of
 from engine.wire import StepRecord, WorkShare
-
-KV_READS_PER_TOKEN = 512
-"""As the scheduler's accounts count: reading so many cached tokens costs about as much as computing one."""
 
 
 class DeviceTime(Collector):
@@ -50,7 +48,6 @@ def shares_of(shares: Iterable[WorkShare]) -> dict[str, float]:
     """Each tenant's part of a step; they sum to 1, where there was any work."""
     costs: dict[str, float] = {}
     for share in shares:
-        cost = share.decode_tokens + share.prefill_tokens + share.context_tokens / KV_READS_PER_TOKEN
-        costs[share.tenant_id] = costs.get(share.tenant_id, 0.0) + cost
+        costs[share.tenant_id] = costs.get(share.tenant_id, 0.0) + units_of(share)
     total = sum(costs.values())
     return {tenant_id: cost / total for tenant_id, cost in costs.items()} if total else {}

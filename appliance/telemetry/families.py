@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance.telemetry.grid import FINE_GRID_S
+from engine import wire
 
 REQUEST_LABELS = ("lane", "tenant", "model", "quantization", "gpu_type")
 LANE_LABELS = ("lane", "model", "quantization", "gpu_type")
 TENANT_LABELS = ("tenant", "model", "quantization", "gpu_type")
 ENGINE_LABELS = ("model", "quantization", "gpu_type", "engine")
 
-LANES = ("fast", "slow", "batch", "none")
+LANES = (*wire.LANES, "none")
 """`none`: refused before a lane was proposed."""
 OUTCOMES = ("completed", "rejected", "cancelled", "expired", "failed")
 REJECTIONS = (

@@ -12,8 +12,8 @@ from prometheus_client.utils import floatToGoString
 
 from appliance.telemetry import families as f
 from appliance.telemetry.grid import FINE_GRID_S, FineHistogram, quantile_s
+from engine.wire import LANES
 
-LANES = ("fast", "slow", "batch")
 BOUNDS = (*(floatToGoString(bound) for bound in FINE_GRID_S), "+Inf")
 
 

@@ -14,9 +14,9 @@ from appliance.domain.access.keys import digest_key, last4, new_key, visible_pre
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import KEY_SCOPES, NO_LIMITS, Limits, Scope
 from appliance.errors import Invalid, NotFound
+from engine.wire import LANES
 
 MAX_NAME_CHARS = 200
-LANES = ("fast", "slow", "batch")
 
 
 @dataclass(frozen=True, slots=True)

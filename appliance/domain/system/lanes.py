@@ -10,8 +10,8 @@ from litestar.di import NamedDependency
 from appliance.problems import problem_responses
 from appliance.route_access import READS
 from appliance.telemetry.hub import Telemetry
-from appliance.telemetry.lane_times import LANES, Quantiles
-from engine.wire import Load
+from appliance.telemetry.lane_times import Quantiles
+from engine.wire import LANES, Load
 
 
 class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ from typing import Any
 
 from appliance.telemetry.explain.pieces import pieces_of
 from appliance.telemetry.explain.runs import runs_of
+from appliance.telemetry.families import LANES
 from appliance.telemetry.flight.bundle import Bundle
 from appliance.telemetry.requests import RequestReport
 from engine.wire import ONLY_ENGINE
 
 STEPS_PID, LANES_PID, REQUESTS_PID = 1, 2, 3
-LANES = ("fast", "slow", "batch", "none")
 MAX_REQUESTS = 2_000
 """Shown: the newest ones. More tracks than these help nobody."""
 
