@@ -8,6 +8,7 @@ from engine.scheduling.draft import Row
 from engine.scheduling.lanes import LaneShares
 from engine.scheduling.request import Sequence
 from engine.scheduling.tenants import Accounts
+from engine.wire import LANES
 
 JUMP_BEFORE_NS = 250_000_000
 """A first token that is due so soon may jump the order of the counters,"""
@@ -33,7 +34,9 @@ class TenantFair:
     is_fair: bool = True
     _waiting: dict[Group, list[Sequence]] = field(default_factory=dict)
     """Each list by deadline."""
-    _lanes_with_work: frozenset[str] = frozenset()
+    _own_lanes: dict[str, LaneShares] = field(default_factory=dict)
+    """Of tenants that have work in several lanes: what these are owed of the tenant's own tokens."""
+    _with_work: frozenset[Group] = frozenset()
     _size: int = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -48,6 +51,8 @@ class TenantFair:
         self._size -= 1
         if not waiting:
             del self._waiting[group]
+            if not self._waiting_lanes(group[1]):
+                self._own_lanes.pop(group[1], None)
 
     def order(self, prefills: Iterable[Sequence], now_ns: int, *, with_waiting: bool) -> Iterator[Sequence]:
         """Lane by lane, tenant by tenant; of one tenant begun prompts first, by deadline, and whoever is closer to its end first among
@@ -58,28 +63,47 @@ class TenantFair:
         for prompts in begun.values():
             prompts.sort(key=self._claim)
         groups = dict.fromkeys((*begun, *self._waiting)) if with_waiting else dict.fromkeys(begun)
-        self._lanes_with_work = frozenset(lane for lane, _ in groups)
-        for lane in self.lanes.order(self._lanes_with_work):
+        self._with_work = frozenset(groups)
+        for lane in self.lanes.order({lane for lane, _ in groups}):
             firsts = {tenant: (begun.get((lane, tenant)) or self._waiting[lane, tenant])[0] for name, tenant in groups if name == lane}
             for tenant in sorted(firsts, key=lambda tenant: self._rank(tenant, firsts[tenant], now_ns)):
                 yield from begun.get((lane, tenant), ())
                 if with_waiting:
                     yield from tuple(self._waiting.get((lane, tenant), ()))
 
+    def owed_before(self, sequence: Sequence) -> Sequence | None:
+        lane, tenant = _group(sequence)
+        own = self._own_lanes.get(tenant)
+        due = own.due(self._waiting_lanes(tenant)) if own is not None else []
+        return self._waiting[due[0], tenant][0] if due and due[0] != lane else None
+
     def note_step(self, rows: Iterable[Row]) -> None:
         """Lanes are owed by prefill tokens: decodes are in every step anyway."""
         tokens: dict[str, int] = {}
+        by_tenant: dict[str, dict[str, int]] = {}
         for row in rows:
             if not row.is_decode:
-                lane = row.sequence.submit.lane
+                lane, tenant = _group(row.sequence)
                 tokens[lane] = tokens.get(lane, 0) + row.tokens
-        self.lanes.note_step(tokens, self._lanes_with_work)
+                own = by_tenant.setdefault(tenant, {})
+                own[lane] = own.get(lane, 0) + row.tokens
+        self.lanes.note_step(tokens, {lane for lane, _ in self._with_work})
+        for tenant, own in by_tenant.items():
+            self._note_own(tenant, own)
 
     def __len__(self) -> int:
         return self._size
 
     def oldest_received_ns(self) -> int:
         return min((waiting[0].submit.received_ns for waiting in self._waiting.values()), default=0)
+
+    def _note_own(self, tenant: str, tokens: dict[str, int]) -> None:
+        lanes = [lane for lane in LANES if (lane, tenant) in self._with_work]
+        if len(lanes) > 1:
+            self._own_lanes.setdefault(tenant, LaneShares(self.lanes.rules)).note_step(tokens, lanes)
+
+    def _waiting_lanes(self, tenant: str) -> list[str]:
+        return [lane for lane in LANES if (lane, tenant) in self._waiting]
 
     def _rank(self, tenant: str, first: Sequence, now_ns: int) -> tuple[bool, float, int, int, int]:
         """What is late already jumps no more: a flood would always be late."""

@@ -3,7 +3,7 @@
 Also what a lane bounds (`LaneRule`), and the last word on which lane a sequence is in.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.wire import LANES, EngineConfig, Submit, TenantPolicy
@@ -64,15 +64,19 @@ class LaneShares:
     """What each lane is owed, in prefill tokens."""
 
     def __init__(self, rules: Mapping[str, LaneRule] = DEFAULT_SHARES) -> None:
+        self.rules = rules
         self._shares = {lane: rule.share for lane, rule in rules.items() if rule.share}
         self._owed = dict.fromkeys(self._shares, 0.0)
 
     def order(self, lanes: Iterable[str]) -> list[str]:
         """Of the lanes with work: who is owed a quantum first, then by speed. Unknown lanes come last."""
         present = set(lanes)
-        known = [lane for lane in LANES if lane in present]
-        due = [lane for lane in known if self._owed.get(lane, 0.0) >= QUANTUM_TOKENS]
-        return [*due, *(lane for lane in known if lane not in due), *sorted(present.difference(LANES))]
+        due = self.due(present)
+        return [*due, *(lane for lane in LANES if lane in present and lane not in due), *sorted(present.difference(LANES))]
+
+    def due(self, lanes: Collection[str]) -> list[str]:
+        """Of the lanes with work those that are owed a quantum, by speed."""
+        return [lane for lane in LANES if lane in lanes and self._owed.get(lane, 0.0) >= QUANTUM_TOKENS]
 
     def note_step(self, tokens: Mapping[str, int], with_work: Iterable[str]) -> None:
         """A step took so many prefill tokens from each lane; `with_work` are those that had some when it was planned."""

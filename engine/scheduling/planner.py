@@ -194,6 +194,9 @@ class Planner:
             return True
         missing = self._memory.missing_pages(sequence, self._roster.expected_tokens(sequence), match)
         wanted = missing + turn.spoken_for
+        owed_before = self._pages_owed_before(sequence)
+        if owed_before and not self._has_pages(sequence, wanted + owed_before):
+            return True
         if not self._has_pages(sequence, wanted):
             if self._park_for(sequence, is_beyond_cap=self._memory.is_beyond_cap(sequence, wanted)):
                 turn.slots += 1
@@ -222,6 +225,14 @@ class Planner:
             return False
         begun = [other.submit.tenant_id for other in self._roster.running if other.uncomputed_tokens and other.submit.lane == lane]
         return len(begun) >= most and tenant_id in begun
+
+    def _pages_owed_before(self, sequence: Sequence) -> int:
+        """What the first of another lane lacks that goes before it to its tenant's pages."""
+        owed = self._policy.owed_before(sequence)
+        match = None if owed is None else self._match_unless_held(owed)
+        if owed is None or match is None:
+            return 0
+        return self._memory.missing_pages(owed, self._roster.expected_tokens(owed), match)
 
     def _has_row(self, sequence: Sequence, turn: _Turn) -> bool:
         if not self._policy.is_fair:

@@ -27,6 +27,11 @@ class Policy(Protocol):
         Sequences may be removed while the iterator runs."""
         ...
 
+    def owed_before(self, sequence: Sequence) -> Sequence | None:
+        """The first that waits in another lane of the tenant, one that is owed more: it is left the pages it needs, or the fast lane's
+        endless work would have each page of the tenant's that comes free."""
+        ...
+
     def note_step(self, rows: Iterable[Row]) -> None:
         """A step with these rows was planned."""
         ...
@@ -70,6 +75,9 @@ class FirstComeFirstServed:
         if with_waiting:
             yield from self
 
+    def owed_before(self, sequence: Sequence) -> None:
+        """Lanes are nothing to it."""
+
     def note_step(self, rows: Iterable[Row]) -> None:
         """Nothing to remember."""
 
@@ -100,6 +108,9 @@ class ByPriority:
         """A begun prompt goes before waiting ones of its priority only where it is older."""
         del now_ns
         yield from sorted((*prefills, *(self._waiting if with_waiting else ())), key=self._key)
+
+    def owed_before(self, sequence: Sequence) -> None:
+        """Lanes are nothing to it."""
 
     def note_step(self, rows: Iterable[Row]) -> None:
         """Nothing to remember."""

@@ -6,7 +6,7 @@ from engine.scheduling.lanes import LaneRule, LaneShares, rules_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner
 from engine.wire import EngineConfig, FinishReason, Sampling, SequenceEvent, Submit, TenantPolicy
-from tests.scheduling.driver import make_limits
+from tests.scheduling.driver import Driver, make_limits
 
 MS = 1_000_000
 PATIENT = TenantPolicy(tenant_id="patient", ttft_s={"fast": 0.1, "slow": 0.2})
@@ -127,3 +127,25 @@ def test_shares_are_those_of_the_configuration() -> None:
     shares = LaneShares(rules_of(EngineConfig(slow_share=0.1, batch_share=0.5)))
     shares.note_step({"fast": 128}, ("fast", "slow", "batch"))
     assert shares.order(("fast", "slow", "batch")) == ["batch", "fast", "slow"]
+
+
+def test_a_tenants_own_fast_work_does_not_starve_its_slow_work_of_pages_while_others_take_the_slow_lanes_share() -> None:
+    """Closed loops: `a` is always beyond its share of 40 pages (of 4 tokens), two of its sequences fill them, and `b` has small work in
+    the slow lane, whose share of the prefill tokens is thus used."""
+    driver = Driver(make_limits(num_pages=40, max_num_seqs=8, scheduling_policy="vtc"))
+    driver.scheduler.set_policies((TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")))
+    clients = [("a", "fast", 56, 8), ("a", "fast", 56, 8), ("a", "slow", 56, 8), ("a", "slow", 56, 8), ("b", "slow", 12, 4)]
+    ended, newest = dict.fromkeys(range(len(clients)), 0), dict.fromkeys(range(len(clients)), -1)
+    for step in range(1500):
+        for number, (tenant, lane, prompt_tokens, output_tokens) in enumerate(clients):
+            outcome = driver.outcomes.get(newest[number])
+            if outcome is None or outcome.finish is not None:
+                ended[number] += outcome is not None
+                newest[number] = step * len(clients) + number
+                prompt = tuple(2 + (newest[number] * 7 + i * i) % 38 for i in range(prompt_tokens))
+                sampling = Sampling(max_tokens=output_tokens, ignore_eos=True)
+                driver.submit(Submit(newest[number], "r", tenant, lane, tenant, prompt, sampling, received_ns=step))
+        driver.start_step()
+        driver.finish_step()
+    fast, slow = ended[0] + ended[1], ended[2] + ended[3]
+    assert slow >= fast / 8, ended
