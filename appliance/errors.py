@@ -13,7 +13,7 @@ ApplianceError(message, code, param)
 │   └── OverBudget          the token budget is spent (429 insufficient_quota, x-should-retry: false)
 ├── Unavailable             we are short; `reason` is predicted_late or queue_full (code `overloaded`), warming_up, draining,
 │                           queue_timeout, deadline_exceeded, engine_down (503)
-└── EngineFailed            the engine died or failed the request after it was accepted (500)
+└── EngineFailed            the engine failed this request after it was accepted, and lives (500)
 """
 
 from dataclasses import dataclass

@@ -198,6 +198,7 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
     pieces = (
         {f"{name}_ms": round(getattr(parts, f"{name}_s") * 1e3, 3) for name in ("queue", "prefill", "decode", "write")} if parts else {}
     )
+    billed = report.billed.prompt + report.billed.generated
     fields: dict[str, object] = {
         **_names(report),
         "route": report.route,
@@ -215,6 +216,7 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
         "prompt_tokens": report.prompt_tokens,
         "cached_tokens": report.cached_tokens,
         "generated_tokens": report.generated_tokens,
+        "billed_tokens": None if billed == report.prompt_tokens + report.generated_tokens else billed,
         **pieces,
         "ttft_ms": ms(report.received_ns, report.first_sent_ns),
         "total_ms": ms(report.received_ns, report.ended_ns),

@@ -27,6 +27,15 @@ MAX_BLOCKED_SPANS = 64
 MAX_MESSAGE_CHARS = 300
 
 
+@dataclass(frozen=True, slots=True)
+class Billed:
+    """Tokens that a request costs its tenant."""
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReport:
     """All there is to know of a request at its end. Times are `monotonic_ns`, 0 where it never came so far."""
@@ -52,6 +61,8 @@ class RequestReport:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    delivered_tokens: int = 0
+    """Of a stream: those whose text was written to the client."""
     received_ns: int
     scheduled_ns: int = 0
     first_token_ns: int = 0
@@ -84,6 +95,17 @@ class RequestReport:
     trace: TraceContext | None = None
     engine: str = ONLY_ENGINE
     """The replica whose steps are its own."""
+
+    @property
+    def billed(self) -> Billed:
+        """What it costs: nothing where it was refused, and where we failed it only what the client had got of a stream."""
+        match self.outcome:
+            case Outcome.REJECTED:
+                return Billed()
+            case Outcome.FAILED:
+                return Billed(self.prompt_tokens, self.cached_tokens, self.delivered_tokens) if self.delivered_tokens else Billed()
+            case _:
+                return Billed(self.prompt_tokens, self.cached_tokens, self.generated_tokens)
 
     @property
     def paused_s(self) -> float:
@@ -207,9 +229,10 @@ class RequestMetrics:
             counters.cancellation[report.stage, report.cause].inc()
         counters.pauses.inc(len(report.paused_ns))
         counters.paused_s.inc(report.paused_s)
-        counters.tokens["prompt"].inc(report.prompt_tokens)
-        counters.tokens["cached"].inc(report.cached_tokens)
-        counters.tokens["generated"].inc(report.generated_tokens)
+        billed = report.billed
+        counters.tokens["prompt"].inc(billed.prompt)
+        counters.tokens["cached"].inc(billed.cached)
+        counters.tokens["generated"].inc(billed.generated)
         self._observe_times(report)
 
     def _observe_times(self, report: RequestReport) -> None:

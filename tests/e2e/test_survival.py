@@ -21,7 +21,7 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_is_back_by_itself(ap
         assert next(lines).startswith("data: ")
         os.kill(engine_pids(appliance)[-1], signal.SIGKILL)
         rest = list(lines)
-    assert "event: error" in rest and any("engine_error" in line for line in rest)
+    assert "event: error" in rest and any("engine_down" in line for line in rest)
     until(lambda: client.get("/readyz").status_code == 503)
     assert client.get("/livez").status_code == 200
     assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 503

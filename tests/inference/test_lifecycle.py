@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from appliance.domain.inference.backend import SWEEP_AFTER_NS
@@ -114,7 +115,7 @@ def test_the_sweep_leaves_requests_alone_that_are_being_answered(own_house: Hous
         own_house.set_engine(hold=False)
 
 
-def test_when_the_engine_dies_streams_end_with_an_error_event_and_others_with_500(own_house: House, export: Any, card: ModelCard) -> None:
+def test_when_the_engine_dies_streams_end_with_an_error_event_and_others_with_503(own_house: House, export: Any, card: ModelCard) -> None:
     own_house.set_engine(step_s=0.002, fail_after_steps=5)
     unary: list[httpx.Response] = []
     thread = threading.Thread(
@@ -128,7 +129,7 @@ def test_when_the_engine_dies_streams_end_with_an_error_event_and_others_with_50
     own_house.set_engine(hold=False)
     streamed = own_house.post("/v1/completions", {"prompt": "x", "max_tokens": 500, "stream": True})
     thread.join(10)
-    assert unary[0].status_code == 500 and unary[0].json()["error"]["code"] == "engine_error"
+    assert (unary[0].status_code, unary[0].json()["error"]["code"], unary[0].headers["retry-after"]) == (503, "engine_down", "5")
     if streamed.status_code == 200:  # it got in before the engine died
         assert 'event: error\ndata: {"error":' in streamed.text and "[DONE]" not in streamed.text
     own_house.until(lambda: own_house.admission.num_in_flight == 0)
@@ -146,8 +147,19 @@ def test_a_stream_that_fails_on_its_way_ends_with_an_error_event(own_house: Hous
     streamed = own_house.post("/v1/completions", {"prompt": "x", "max_tokens": 500, "stream": True})
     frames = [frame for frame in streamed.text.split("\n\n") if frame]
     assert streamed.status_code == 200 and len(frames) > 3
-    assert frames[-1].startswith('event: error\ndata: {"error":{"message":') and '"code":"engine_error"' in frames[-1]
+    assert frames[-1].startswith('event: error\ndata: {"error":{"message":') and '"code":"engine_down"' in frames[-1]
     assert own_house.metric("requests_total", outcome="failed") == 1
+    texts = [msgspec.json.decode(frame.removeprefix("data: "))["choices"][0]["text"] for frame in frames[:-1]]
+    num_delivered = len("".join(texts))  # a character a token
+    assert own_house.metric("tokens_total", direction="generated") == num_delivered
+    assert own_house.on_loop(lambda: own_house.admission.spent_today("default")) == 1 + num_delivered
+
+
+def test_a_whole_answer_that_the_engine_took_with_it_costs_nothing(own_house: House) -> None:
+    own_house.set_engine(fail_after_steps=10)
+    assert own_house.post("/v1/completions", {"prompt": "x", "max_tokens": 500}).status_code == 503
+    assert own_house.metric("requests_total", outcome="failed") == 1
+    assert own_house.metric("tokens_total") == own_house.on_loop(lambda: own_house.admission.spent_today("default")) == 0
 
 
 def test_a_reader_that_takes_nothing_is_cut_off_at_the_write_deadline(export: Any, card: ModelCard) -> None:

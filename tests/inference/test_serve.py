@@ -185,7 +185,7 @@ def test_a_killed_engine_ends_streams_with_an_error_and_is_replaced(tmp_path: Pa
         assert next(lines).startswith("data: ")
         os.kill(served.engine_pids()[0], signal.SIGKILL)
         rest = list(lines)
-        assert "event: error" in rest and '"code":"engine_error"' in rest[-2] + rest[-1]
+        assert "event: error" in rest and '"code":"engine_down"' in rest[-2] + rest[-1]
         until(lambda: served.ready() == (503, "engine_down"), served.log)
         until(lambda: served.ready() == (200, "ready"), served.log)
         assert len(served.engine_pids()) == 2
@@ -277,7 +277,7 @@ def test_an_engine_that_is_killed_with_many_requests_in_flight_leaves_none_witho
         os.kill(served.engine_pids()[0], signal.SIGKILL)
         for thread in threads:
             thread.join(20)
-        assert len(statuses) == 20 and set(statuses) <= {500, 503}
+        assert statuses == [503] * 20
 
 
 def test_restarts_wait_twice_as_long_each_time_up_to_a_bound() -> None:

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from appliance.domain.inference.facts import Cancellation
+from appliance.domain.inference.facts import ENGINE_RETRY_AFTER_S, Cancellation
 from appliance.domain.inference.job import Job
 from appliance.errors import Unavailable
 from appliance.telemetry.requests import RequestReport
@@ -13,8 +13,6 @@ from appliance.text.model import TextModel
 from engine.client import EngineClient
 from engine.wire import ONLY_ENGINE, StepDone
 
-LANE_RETRY_AFTER_S = 5.0
-"""As at the gate: a restart with warm caches."""
 SWEEP_AFTER_NS = 10_000_000_000
 """A request that nobody began to answer for so long has lost its handler."""
 
@@ -67,7 +65,7 @@ class Backend:
             served = self._served.get(self._engine_of[lane])
             what = f"the engine of lane {lane!r} is down and is being started again: try again shortly, or use another lane"
         if served is None:
-            raise Unavailable(what, reason="engine_down", retry_after_s=LANE_RETRY_AFTER_S)
+            raise Unavailable(what, reason="engine_down", retry_after_s=ENGINE_RETRY_AFTER_S)
         return served
 
     @property

@@ -52,6 +52,8 @@ class Choice:
         self.index = index
         self.prompt = prompt
         self.num_tokens = 0
+        self.num_drained_tokens = 0
+        """Of these, the ones that whoever answers has taken."""
         self.cached_tokens = 0
         self.first_token_ns = 0
         self.last_token_ns = 0
@@ -118,6 +120,8 @@ class Choice:
         whole = self.finish_reason is not None and not self.ended_here
         while self._waiting and (whole or self._waiting[0].text_offset < self._sent_chars):
             delta.scored.append(self._waiting.popleft())
+        if not delta.is_empty:
+            self.num_drained_tokens = self.num_tokens
         return delta
 
     def _append(self, token_id: int, score: TokenLogprob | None) -> None:

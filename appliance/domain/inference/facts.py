@@ -16,6 +16,8 @@ CLIENT_CLOSED_STATUS = 499
 QUEUE_TIMEOUT = "queue_timeout"
 """Error code and rejection reason of a request that waited too long."""
 RETRY_AFTER_EXPIRY_S = 5.0
+ENGINE_RETRY_AFTER_S = 5.0
+"""As at the gate: a restart with warm caches."""
 DEADLINE = "deadline_exceeded"
 """Error code of a request that had no token by its own deadline."""
 
@@ -78,6 +80,12 @@ class JobFacts:
         """Its deadline came before its first token."""
         message = f"no token came within the {self.deadline_ms} ms of this request's own deadline: allow more time, or try again later"
         return Unavailable(message, reason=DEADLINE, retry_after_s=RETRY_AFTER_EXPIRY_S)
+
+
+def engine_gone(reason: str) -> Unavailable:
+    """The engine died under a request, or just before it took it."""
+    message = f"the engine went away ({reason}) and is being started again: send the request again shortly"
+    return Unavailable(message, reason="engine_down", retry_after_s=ENGINE_RETRY_AFTER_S)
 
 
 @dataclass(frozen=True, slots=True)

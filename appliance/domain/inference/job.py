@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from appliance.domain.admission.service import Ticket
 from appliance.domain.inference.backpressure import Backpressure, Patience, Reader
 from appliance.domain.inference.choice import Choice, Delta
-from appliance.domain.inference.facts import QUEUE_TIMEOUT, JobFacts, verdict_of
+from appliance.domain.inference.facts import QUEUE_TIMEOUT, JobFacts, engine_gone, verdict_of
 from appliance.errors import ApplianceError, EngineFailed, Unavailable
 from appliance.telemetry.requests import MAX_BLOCKED_SPANS, MAX_MESSAGE_CHARS, RequestReport
 from appliance.telemetry.split import Split, split_of
@@ -157,12 +157,18 @@ class Job:
         if event.finish is FinishReason.EXPIRED:
             self._expire_in_lane()
         elif choice.failure is not None:
-            self.interrupt(EngineFailed(choice.failure))
+            self.interrupt(self._engine_error(choice.failure))
         if choice.ended_here and event.finish is None:
             self._client.abort([event.sequence_id])
         self._touched[choice.index] = choice
         if self.facts.streamed or self.is_over:
             self._wake()
+
+    def _engine_error(self, message: str) -> ApplianceError:
+        """The engine failed this request alone, or it is gone: then another one may serve it soon."""
+        if self._client.is_connected:
+            return EngineFailed(message)
+        return engine_gone(message)
 
     # ---- for whoever answers
 
@@ -175,7 +181,7 @@ class Job:
         """What outputs gained since the last call, at least one step's worth; empty when all have ended.
 
         Raises:
-            Cancellation, EngineFailed: the request ends here.
+            Cancellation, EngineFailed, Unavailable: the request ends here.
         """
         while True:
             if self._interruption is not None:
@@ -264,7 +270,7 @@ class Job:
             self._deadline.cancel()
         report = self.report(error)
         refused = isinstance(error, Unavailable) and not self._first_sent_ns
-        self._ticket.close(report.prompt_tokens + report.generated_tokens, refused=refused)
+        self._ticket.close(report.billed.prompt + report.billed.generated, refused=refused)
         self._on_settled(self, report)
 
     async def _wait(self) -> None:
@@ -304,6 +310,7 @@ class Job:
             prompt_tokens=sum(len(choice.prompt.token_ids) for choice in firsts) if self.scheduled_ns else 0,
             cached_tokens=sum(choice.cached_tokens for choice in firsts),
             generated_tokens=sum(choice.num_tokens for choice in self.choices),
+            delivered_tokens=sum(choice.num_drained_tokens for choice in self.choices) if self._first_sent_ns else 0,
             received_ns=facts.received_ns,
             scheduled_ns=self.scheduled_ns,
             first_token_ns=longest.first_token_ns,

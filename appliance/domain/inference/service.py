@@ -17,7 +17,7 @@ from appliance.domain.inference.backend import Backend, Served
 from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.choice import Choice
 from appliance.domain.inference.exchange import Exchange
-from appliance.domain.inference.facts import CLIENT_CLOSED_STATUS, Cancellation, JobFacts
+from appliance.domain.inference.facts import CLIENT_CLOSED_STATUS, Cancellation, JobFacts, engine_gone
 from appliance.domain.inference.formats import Head
 from appliance.domain.inference.intake import AnyRoute, Intake, Terms, read_messages, read_text
 from appliance.domain.inference.job import Job
@@ -235,7 +235,7 @@ class InferenceService:
             job.submit(submits)
             self._telemetry.engine.note_submit(submits[-1].sequence_id, served.engine)
         except EngineGone as error:
-            unavailable = Unavailable(f"the engine went away: {error}", reason="engine_down", retry_after_s=5.0)
+            unavailable = engine_gone(str(error))
             job.settle(unavailable)
             raise unavailable from error
 

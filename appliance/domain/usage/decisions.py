@@ -47,9 +47,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 def entry_of(report: RequestReport, model: str, wall_s: float) -> tuple[UsageKey, Counts]:
     """A settled request as an entry of the books."""
     key = UsageKey(int(wall_s) // 60 * 60, report.tenant_id, report.key_id, model[:MAX_MODEL_CHARS], report.lane, report.outcome.value)
-    if report.outcome.value == "rejected":
-        return key, Counts(requests=1)
-    return key, Counts(1, report.prompt_tokens, report.cached_tokens, report.generated_tokens)
+    billed = report.billed
+    return key, Counts(1, billed.prompt, billed.cached, billed.generated)
 
 
 def by_hour(rows: list[tuple[UsageKey, Counts]]) -> list[tuple[UsageKey, Counts]]:
