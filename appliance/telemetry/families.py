@@ -74,7 +74,10 @@ CANCELLED = Family(
 PAUSES = Family("backpressure_pauses", "counter", "Times a stream was paused until its reader had caught up.", REQUEST_LABELS)
 PAUSED_SECONDS = Family("backpressure_seconds", "counter", "How long streams were paused for their readers.", REQUEST_LABELS)
 TOKENS = Family(
-    "tokens", "counter", "Tokens that settled requests cost their tenants; cached ones are prompt tokens the prefix cache had.", (*REQUEST_LABELS, "direction")
+    "tokens",
+    "counter",
+    "Tokens that settled requests cost their tenants; cached ones are prompt tokens the prefix cache had.",
+    (*REQUEST_LABELS, "direction"),
 )
 TTFT = Family("ttft_seconds", "histogram", "From receipt to the first token reaching the transport.", REQUEST_LABELS, TTFT_GRID_S)
 INTER_TOKEN = Family("inter_token_seconds", "histogram", "Gaps between token events of one output.", REQUEST_LABELS, TOKEN_GRID_S)

@@ -20,7 +20,7 @@ from appliance.domain.usage.decisions import Batch, Counts, UsageKey
 from appliance.domain.usage.models import UsageHour, UsageMinute
 from appliance.domain.usage.recorder import UsageRecorder
 from appliance.domain.usage.service import MINUTES_KEPT, add_batch, read_spent, remove_old_minutes
-from appliance.domain.usage.spool import Spool
+from appliance.domain.usage.spool import Journal, Spool
 from appliance.problems import EXCEPTION_HANDLERS
 from appliance.settings import Settings
 from appliance.telemetry.requests import Outcome, RequestReport
@@ -104,9 +104,26 @@ async def test_what_a_process_left_in_the_spool_is_written_by_the_next_one_once(
     with dead.path.open("ab") as file:
         file.write(b'["dead",3,[[[0,"acme"')  # it died while it wrote
     async with control.store.database.write() as session:
-        await add_batch(session, dead.read(dead.path)[0])  # it had written this one, and did not come to know
+        await add_batch(session, dead.read([dead.path])[0])  # it had written this one, and did not come to know
     await UsageRecorder(control.store.database, tmp_path / "spool", wall, str).recover()
     assert [row[3:] for row in await rows_of(control.store.database, UsageMinute)] == [(2, 4, 6)]
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+async def test_what_a_killed_process_had_only_in_its_journals_is_written_in_order_and_once(control, tmp_path, wall):
+    (tmp_path / "spool").mkdir()
+    entry = (UsageKey(0, "acme", "k", "m", "fast", "completed"), Counts(1, 2, 0, 3))
+    for number in (9, 10, 11):  # 9 was on its way to the database, 10 went to the spool meanwhile, 11 was being filled
+        journal = Journal(tmp_path / "spool", "dead", number)
+        journal.note(entry)
+        journal.note(entry)
+        if number == 10:
+            Spool(tmp_path / "spool", "dead").append(Batch("dead", 10, [(entry[0], Counts(2, 4, 0, 6))]))
+    with (tmp_path / "spool" / "dead.11.journal").open("ab") as file:
+        file.write(b'[[0,"acme"')
+    Journal(tmp_path / "spool", "young", 1)  # killed before its first line
+    await UsageRecorder(control.store.database, tmp_path / "spool", wall, str).recover()
+    assert [row[3:] for row in await rows_of(control.store.database, UsageMinute)] == [(6, 12, 18)]
     assert list((tmp_path / "spool").iterdir()) == []
 
 
@@ -137,7 +154,7 @@ async def test_tokens_of_the_day_and_the_month_are_read_by_tenant_and_by_key(con
         assert await read_spent(session, "key_id", NOW) == {"key_acme": (15, 30)}
 
 
-async def test_usage_goes_on_without_the_database_and_is_written_when_it_is_back(postgres_server, tmp_path, wall):
+async def test_usage_goes_on_without_the_database_and_without_the_disk_and_is_written_when_it_is_back(postgres_server, tmp_path, wall):
     host, _, port = postgres_server.rpartition("@")[2].partition(":")
     admin = await asyncpg.connect(f"{postgres_server}/postgres")
     await admin.execute("DROP DATABASE IF EXISTS fairlane_books WITH (FORCE)")
@@ -156,10 +173,17 @@ async def test_usage_goes_on_without_the_database_and_is_written_when_it_is_back
         assert not await recorder.flush()
     assert recorder.unwritten_s == 15
     assert len(list((tmp_path / "spool").iterdir())) == 1
+    (tmp_path / "spool").rename(tmp_path / "away")
+    (tmp_path / "spool").write_text("a disk that takes nothing")
+    for _ in range(2):
+        recorder.note(report())
+        assert not await recorder.flush()
+    (tmp_path / "spool").unlink()
+    (tmp_path / "away").rename(tmp_path / "spool")
     await relay.join()
     recorder.note(report())
     assert await recorder.flush() and recorder.unwritten_s == 0
-    assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(5, 50, 25)]
+    assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(7, 70, 35)]
     assert list((tmp_path / "spool").iterdir()) == []
     await control.close()
     await relay.cut()

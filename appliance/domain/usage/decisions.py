@@ -1,5 +1,6 @@
 """What usage is counted by, and how counts are kept until they are written. Pure."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -51,12 +52,17 @@ def entry_of(report: RequestReport, model: str, wall_s: float) -> tuple[UsageKey
     return key, Counts(1, billed.prompt, billed.cached, billed.generated)
 
 
-def by_hour(rows: list[tuple[UsageKey, Counts]]) -> list[tuple[UsageKey, Counts]]:
-    """The same counts by the hour."""
+def merged(rows: Iterable[tuple[UsageKey, Counts]]) -> list[tuple[UsageKey, Counts]]:
+    """One row for each key."""
     sums: dict[UsageKey, Counts] = {}
     for key, counts in rows:
-        sums.setdefault(msgspec.structs.replace(key, minute=key.minute // 3600 * 3600), Counts()).add(counts)
+        sums.setdefault(key, Counts()).add(counts)
     return list(sums.items())
+
+
+def by_hour(rows: list[tuple[UsageKey, Counts]]) -> list[tuple[UsageKey, Counts]]:
+    """The same counts by the hour."""
+    return merged((msgspec.structs.replace(key, minute=key.minute // 3600 * 3600), counts) for key, counts in rows)
 
 
 def span_of(from_text: str | None, to_text: str | None, now: datetime) -> tuple[datetime, datetime]:

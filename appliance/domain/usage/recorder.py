@@ -1,12 +1,14 @@
-"""Writes usage behind the requests: `note` counts in memory and never waits; `flush` brings the counts to the database.
+"""Writes usage behind the requests: `note` counts in memory and in a journal, and waits for no database; `flush` brings the counts there.
 
-While the database does not answer, batches go to the spool on disk, in order, and from there to the database when it is back.
+While the database does not answer, batches go to the spool on disk, in order, and from there to the database when it is back. A batch
+that the disk does not take either stays in memory.
 """
 
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import structlog
 from appliance.db.database import Database
 from appliance.domain.usage.decisions import Batch, Counts, UsageKey, entry_of
 from appliance.domain.usage.service import add_batch, remove_old_minutes
-from appliance.domain.usage.spool import Spool
+from appliance.domain.usage.spool import Journal, Spool
 from appliance.errors import Unavailable
 from appliance.telemetry.requests import RequestReport
 
@@ -24,7 +26,17 @@ log = structlog.get_logger(__name__)
 FLUSH_EVERY_S = 1.0
 MAX_ROWS = 20_000
 """Rows in memory before they go to the spool without waiting for the next flush."""
+MAX_HELD_ROWS = 200_000
+"""Rows in memory that neither the database nor the disk takes; beyond it the oldest batches are lost (and counted in the log)."""
 PRUNE_EVERY_S = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A batch on its way to the database, and its journal (None where the disk did not take one)."""
+
+    batch: Batch
+    journal: Journal | None
 
 
 class UsageRecorder:
@@ -41,7 +53,13 @@ class UsageRecorder:
         self.num_noted = 0
         """Requests counted since the start."""
         self._behind_since_s: float | None = None
+        self._folder = folder
         self._spool = Spool(folder, self._writer)
+        self._journal: Journal | None = None
+        """Of the rows in memory; None where there are none."""
+        self._held: dict[int, _Held] = {}
+        """By number, upwards."""
+        self._is_disk_full = False
         self._flushing = asyncio.Lock()
         self._pruned_s = 0.0
 
@@ -54,8 +72,10 @@ class UsageRecorder:
             self._behind_since_s = self._wall_s()
         key, counts = entry_of(report, self._model(), self._wall_s())
         self._rows.setdefault(key, Counts()).add(counts)
+        self._write_down(key, counts)
         if len(self._rows) >= MAX_ROWS:
-            self._spool.append(self._take())
+            self._take()
+            self._spool_held()
 
     @property
     def unwritten_s(self) -> float:
@@ -72,19 +92,22 @@ class UsageRecorder:
             return is_written
 
     async def _flush(self) -> bool:
-        if not self._rows and self._spool.is_empty:
-            return True
-        if self._rows and self._spool.is_empty and await self._write_rows():
-            return True
         if self._rows:
-            self._spool.append(self._take())
-        return await self._replay(self._spool.path)
+            self._take()
+        if self._spool.is_empty:
+            if await self._write_held():
+                return True
+        else:
+            self._spool_held()
+        if not self._spool.is_empty:
+            await asyncio.to_thread(self._spool.sync)
+        return await self._replay([self._spool.path]) and not self._held
 
     async def recover(self) -> None:
         """Write what processes before this one left in the spool. Call it before anything is counted."""
         async with self._flushing:
-            for path in self._spool.left_by_others():
-                await self._replay(path)
+            for paths in self._spool.left_by_others():
+                await self._replay(paths)
 
     async def run(self) -> None:
         """Flush for ever; run it as a task, cancel it at shutdown and then `flush` once more."""
@@ -96,21 +119,58 @@ class UsageRecorder:
             except Exception as error:  # the books must outlive whatever the database does
                 log.error("usage_not_written", error=str(error), exc_info=error)
 
-    async def _write_rows(self) -> bool:
-        batch = self._take()
-        written = False
-        try:
-            written = await self._write([batch])
-        finally:  # cancelled by shutdown, too: a batch that was written after all is known when it comes again
-            if not written:
-                self._spool.append(batch)
-        return written
+    def _write_down(self, key: UsageKey, counts: Counts) -> None:
+        """One request into the journal; a disk that does not take it leaves it in memory."""
+        with self._on_disk():
+            if self._journal is None:
+                self._journal = Journal(self._folder, self._writer, self._number + 1)
+            self._journal.note((key, counts))
 
-    def _take(self) -> Batch:
-        """What is in memory as the next batch."""
+    @contextlib.contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._is_disk_full:
+                log.error("usage_not_on_disk", error=str(error))
+            self._is_disk_full = True
+        else:
+            self._is_disk_full = False
+
+    async def _write_held(self) -> bool:
+        try:
+            for number, held in tuple(self._held.items()):
+                if not await self._write([held.batch]):
+                    return False
+                self._let_go(number)
+        finally:  # cancelled by shutdown, too: a batch that was written after all is known when it comes again
+            self._spool_held()
+        return True
+
+    def _spool_held(self) -> None:
+        """Put what is held on the disk; what it does not take stays, up to a bound."""
+        with self._on_disk():
+            for number, held in tuple(self._held.items()):
+                self._spool.append(held.batch)
+                self._let_go(number)
+        while sum(len(held.batch.rows) for held in self._held.values()) > MAX_HELD_ROWS:
+            number, oldest = next(iter(self._held.items()))
+            requests = sum(counts.requests for _, counts in oldest.batch.rows)
+            log.error("usage_lost", requests=requests, reason="neither the database nor the disk takes it")
+            self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
+        """A batch is elsewhere."""
+        held = self._held.pop(number, None)  # `note` may have spooled it while it was being written
+        if held is not None and held.journal is not None:
+            held.journal.remove()
+
+    def _take(self) -> None:
+        """Hold what is in memory as the next batch."""
         self._number += 1
         rows, self._rows = self._rows, {}
-        return Batch(self._writer, self._number, list(rows.items()))
+        journal, self._journal = self._journal, None
+        self._held[self._number] = _Held(Batch(self._writer, self._number, list(rows.items())), journal)
 
     async def _write(self, batches: list[Batch]) -> bool:
         """One transaction a batch: each counts once, even where the database's answer was lost."""
@@ -122,13 +182,16 @@ class UsageRecorder:
             return False
         return True
 
-    async def _replay(self, path: Path) -> bool:
-        while num_bytes := self._spool.size(path):
-            batches = await asyncio.to_thread(self._spool.read, path)
+    async def _replay(self, paths: Sequence[Path]) -> bool:
+        """Write a writer's files, and remove them."""
+        while files := [path for path in paths if path.exists()]:
+            num_bytes = sum(map(self._spool.size, files))
+            batches = await asyncio.to_thread(self._spool.read, files)
             if not await self._write(batches):
                 return False
-            if self._spool.size(path) == num_bytes:  # else `note` has appended meanwhile
-                self._spool.remove(path)
+            if sum(map(self._spool.size, files)) == num_bytes:  # else `note` has appended meanwhile
+                for path in files:
+                    self._spool.remove(path)
                 log.info("usage_replayed", batches=len(batches))
         return True
 
