@@ -154,13 +154,14 @@ async def _serve(settings: Settings, engine_command: Sequence[str], log_level: L
 
             watchers = Watchers(on_progress, on_ready, on_broken)
             house = _build(settings, engine_command, control, prefixes, watchers, log_level)
-            await _open_books(house)
             run_path = data_path(settings) / RUN_FILE
-            with only_server_of(run_path.parent), _run_file(run_path, url, sock.getsockname()[1]):
-                try:
-                    await _run(settings, house, sock, failed)
-                finally:
-                    console.end_progress()
+            with only_server_of(run_path.parent):  # else the books of a running server would be taken for a dead one's
+                await _open_books(house)
+                with _run_file(run_path, url, sock.getsockname()[1]):
+                    try:
+                        await _run(settings, house, sock, failed)
+                    finally:
+                        console.end_progress()
 
 
 @asynccontextmanager

@@ -247,9 +247,12 @@ def test_an_impossible_setting_of_the_engine_ends_with_the_exit_status_of_usage(
 
 def test_a_second_server_on_one_data_directory_is_refused_and_the_first_goes_on(tmp_path: Path, export: Path) -> None:
     with serving(tmp_path, export) as first:
+        books = tmp_path / "usage-spool" / "whose.1.journal"
+        books.write_text("")
         second = start(tmp_path, export)
         assert second.process.wait(30) == 2
         assert "is in use by a running server" in second.log()
+        assert books.exists(), "a running server's books are its own"
         assert first.ready()[0] == 200
 
 

@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -104,8 +105,9 @@ def _read_journal(path: Path) -> Batch:
     return Batch(writer, int(number), merged(_lines(path, Entry)))
 
 
-def _lines[T](path: Path, kind: type[T]) -> list[T]:
-    found: list[T] = []
+def _lines(path: Path, kind: Any) -> list[Any]:
+    """Each line as `kind`."""
+    found: list[Any] = []
     for line in path.read_bytes().splitlines():
         try:
             found.append(msgspec.json.decode(line, type=kind))
