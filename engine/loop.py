@@ -1,8 +1,8 @@
 """The engine's main loop: take messages, plan, dispatch, collect, commit, report. One thread, one step after another.
 
-With overlap, step N+1 is planned and dispatched while step N runs on the device (unless that one is long and others may
-come: `Scheduler.may_run_ahead`); without it, each step is finished before the next is planned. Both give the same text;
-tests compare them.
+With overlap, step N+1 is planned and dispatched while step N runs on the device: at once, or where step N is long and others
+may come shortly before its end (`Scheduler.ahead_from_ns`). Without it, each step is finished before the next is planned. Both
+give the same text; tests compare them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +29,9 @@ from engine.wire import (
     Submit,
     ToEngine,
 )
+
+POLL_S = 0.001
+"""So often a step that nobody is planned behind yet is asked whether it is done."""
 
 type Clock = Callable[[], int]
 """Monotonic nanoseconds."""
@@ -57,6 +60,7 @@ class EngineLoop:
         self._overlap = overlap
         self._compiles_after_ready = compiles_after_ready
         self._sweeper = Sweeper()
+        self._last_done_ns = 0
 
     def run(self, early: Sequence[ToEngine] = ()) -> None:
         """Serve until `Shutdown`. `early` arrived before there was a loop, and counts first.
@@ -67,23 +71,26 @@ class EngineLoop:
         running: InFlight | None = None
         if not self._take(list(early)):
             return
-        is_resting = not self._scheduler.has_work
+        timeout_s = 0.0 if self._scheduler.has_work else HEARTBEAT_S
         while True:
-            messages = self._link.receive(HEARTBEAT_S if is_resting else 0.0)
-            is_resting = False
+            messages = self._link.receive(timeout_s)
+            timeout_s = 0.0
             if not self._take(messages):
                 return
-            if running is not None and not self._scheduler.may_run_ahead:
-                self._link.send(self._finish_step(running))
-                running = None
-                continue  # what came meanwhile has a say in the next step
-            started = self._start_step()
+            if running is not None and (early_s := self._too_early_s(running)) > 0:  # what comes meanwhile has a say in the next step
+                if self._runner.is_done(running.ticket):
+                    self._link.send(self._finish_step(running))
+                    running = None
+                else:
+                    timeout_s = min(early_s, POLL_S)
+                continue
+            started = self._start_step(running)
             if self._overlap:
                 started, running = running, started
             if started is not None:
                 self._link.send(self._finish_step(started))
             elif running is None:
-                is_resting = True
+                timeout_s = HEARTBEAT_S
                 self._rest()
 
     def run_alone(self, submit: Submit) -> list[SequenceEvent]:
@@ -126,9 +133,16 @@ class EngineLoop:
             self._link.send(StepDone(events, self._load()))
         return True
 
-    def _start_step(self) -> InFlight | None:
+    def _too_early_s(self, running: InFlight) -> float:
+        """How long nothing is planned behind a step yet."""
+        return (self._scheduler.ahead_from_ns(self._began_ns(running)) - self._clock()) / 1e9
+
+    def _began_ns(self, step: InFlight) -> int:
+        return max(step.dispatched_ns, self._last_done_ns)
+
+    def _start_step(self, running: InFlight | None = None) -> InFlight | None:
         planned_ns = self._clock()
-        plan = self._scheduler.plan(planned_ns)
+        plan = self._scheduler.plan(planned_ns, running_since_ns=self._began_ns(running) if running is not None else None)
         if plan is None:
             return None
         ticket = self._runner.dispatch(plan)
@@ -136,7 +150,7 @@ class EngineLoop:
 
     def _finish_step(self, step: InFlight) -> StepDone:
         result = self._runner.collect(step.ticket)
-        done_ns = self._clock()
+        done_ns = self._last_done_ns = self._clock()
         events = self._scheduler.commit(step.plan, result, done_ns)
         record = self._scheduler.record(
             step.plan, planned_ns=step.planned_ns, dispatched_ns=step.dispatched_ns, done_ns=done_ns, committed_ns=self._clock()

@@ -80,6 +80,11 @@ class DeviceRunner:
         samplings = tuple(self._owners[row.slot].sampling for row in (*plan.decodes, *plan.prefills))
         return _Dispatched(plan, shape, results, packed.row_of_decode, samplings, following)
 
+    def is_done(self, ticket: Ticket) -> bool:
+        """Whether `collect` would not wait."""
+        assert isinstance(ticket, _Dispatched)
+        return ticket.packed.is_ready()  # pyright: ignore[reportAttributeAccessIssue] - the stub lacks it
+
     def collect(self, ticket: Ticket) -> StepResult:
         """Wait for a step's results. One host-device sync."""
         assert isinstance(ticket, _Dispatched)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
+from engine.scheduling.buckets import round_to_block
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket
 from engine.scheduling.request import Sequence
@@ -60,10 +61,18 @@ class StepBudget:
         return min(limits, default=None)
 
     def prefill_rows(
-        self, token_limit_s: float | None, work: Work, context: int, *, is_fast: bool = False, is_shared: bool = True
+        self,
+        token_limit_s: float | None,
+        work: Work,
+        context: int,
+        *,
+        wanted_tokens: int = 0,
+        is_fast: bool = False,
+        is_shared: bool = True,
     ) -> int | None:
         """The largest compiled number of prefill rows beside decodes that are this work and bound the step by `token_limit_s`, when the
-        first chunk follows `context` tokens; at least one query block. `is_fast`: of the fast lane. None: no bound.
+        first chunk follows `context` tokens; at least one query block. Or the `wanted_tokens` of the first prompt, where they fit: a
+        few tokens left over would cost it a step more. `is_fast`: of the fast lane. None: no bound.
 
         The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
         """
@@ -73,15 +82,17 @@ class StepBudget:
         if self._model is None or (token_limit_s is None and not step_s):
             return None
         buckets = self._limits.buckets
-        sizes = buckets.mixed_prefill_tokens if work.decode_rows else buckets.prefill_tokens
+        compiled = buckets.mixed_prefill_tokens if work.decode_rows else buckets.prefill_tokens
+        wanted = min(round_to_block(wanted_tokens), compiled[-1])
+        sizes = sorted({*compiled, wanted}) if wanted else compiled
         seconds = {size: self._seconds(self._model, size, work, context) for size in sizes}
-        progress_s = seconds[sizes[0]][1] * PROGRESS_RATIO
+        progress_s = seconds[compiled[0]][1] * PROGRESS_RATIO
 
         def fits(surely_s: float, likely_s: float) -> bool:
             in_time = (token_limit_s is None or surely_s <= token_limit_s) and (not step_s or likely_s <= step_s)
             return in_time or likely_s <= progress_s
 
-        return max((size for size in sizes if fits(*seconds[size])), default=sizes[0])
+        return max((size for size in sizes if fits(*seconds[size])), default=compiled[0])
 
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> tuple[float, float]:
         """With a chunk of so many tokens: what 99 of 100 such steps stay below, as a token that is due needs, and what 9 of 10 do, which

@@ -129,6 +129,10 @@ class Runner(Protocol):
         """Start a step; returns before the device is done."""
         ...
 
+    def is_done(self, ticket: Ticket) -> bool:
+        """Whether `collect` would not wait."""
+        ...
+
     def collect(self, ticket: Ticket) -> StepResult:
         """Wait for a step's results. One host-device sync."""
         ...

@@ -136,8 +136,14 @@ class Planner:
         if draft.lone or not self._limits.enable_chunked_prefill:
             return
         is_shared = self._roster.accounts.others_may_come
-        context = first.planned_tokens
-        draft.budget_rows = self._budget.prefill_rows(draft.token_limit_s, draft.decode_work, context, is_fast=is_fast, is_shared=is_shared)
+        draft.budget_rows = self._budget.prefill_rows(
+            draft.token_limit_s,
+            draft.decode_work,
+            first.planned_tokens,
+            wanted_tokens=first.uncomputed_tokens,
+            is_fast=is_fast,
+            is_shared=is_shared,
+        )
 
     def _go_on(self, draft: Draft, sequence: Sequence) -> bool:
         return sequence.wants_prompt_logprobs != draft.lone or self._plan_chunk(draft, sequence)

@@ -17,9 +17,10 @@ from engine.errors import InvalidSequence
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.door import check_submit
 from engine.scheduling.draft import PlannedStep, Row
-from engine.scheduling.drain import DrainMeter, Waiting, prefill_tokens_per_s
+from engine.scheduling.drain import Waiting
 from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.limits import Limits
+from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
 from engine.scheduling.policies import policy_of
@@ -28,7 +29,7 @@ from engine.scheduling.repeat import DecodeRepeater, Repeated, TokenOf
 from engine.scheduling.report import load_of, pad_tokens_of, record_of
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster
-from engine.scheduling.step_model import StepModel, StepTimes, work_of
+from engine.scheduling.step_model import StepModel, StepTimes
 from engine.scheduling.tenants import Accounts
 from engine.wire import FinishReason, Load, SequenceEvent, StepRecord, Submit, TenantPolicy, TokenLogprob
 
@@ -40,7 +41,6 @@ class Scheduler:
         """The order is that of `limits.scheduling_policy`, if `queue` is not given. Without a model no step is predicted, and time bounds
         nothing."""
         self._limits = limits
-        self._model = model
         self.accounts = Accounts("requests" if limits.scheduling_policy == "wrr" else "tokens")
         self._roster = Roster(limits, queue or policy_of(limits, self.accounts), self.accounts, model)
         self._planner = Planner(self._roster, StepBudget(limits, model))
@@ -48,7 +48,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._lone: dict[int, None] = {}  # those that want prompt log-probabilities
         self._latest_starts: list[tuple[int, int]] = []  # a heap with sequence ids
-        self._in_flight: deque[PlannedStep] = deque()
+        self._pace = Pace(limits, model)
         self._committed: PlannedStep | None = None
         self._events: list[SequenceEvent] = []
         self._num_steps = 0
@@ -56,11 +56,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._last_sequence_id = 0
         self._evicted_before = 0
-        self._last_done_ns = 0
-        self._last_step_left_work = False
         self._ended_rows = 0  # since the step before
-        first_rate = prefill_tokens_per_s(limits.buckets, model.times, limits.max_step_ms / 1e3) if model is not None else 0.0
-        self._drain = DrainMeter(first_rate)
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """All tenants' policies, replacing the earlier ones. Weights and priorities count at once, targets for new sequences."""
@@ -121,13 +117,14 @@ class Scheduler:
         """Keep the full pages of `tokens` for ever, once a sequence with this prompt has run; leading pages pinned."""
         return self._roster.memory.pin(salt, tokens)
 
-    def plan(self, now_ns: int) -> StepPlan | None:
-        """The next step, or None when there is nothing to run before the steps in flight are committed."""
+    def plan(self, now_ns: int, *, running_since_ns: int | None = None) -> StepPlan | None:
+        """The next step, or None when there is nothing to run before the steps in flight are committed. `running_since_ns`: when the
+        step in flight began."""
         self._preempt_if_forced()
         self._expire(now_ns)
         draft = self._planner.draft(
             now_ns,
-            ahead_s=sum(step.predicted_s for step in self._in_flight),
+            ahead_s=self._pace.ahead_s(now_ns, running_since_ns),
             lone_first=not self._last_step_was_lone,
             lone_possible=bool(self._lone),
         )
@@ -142,9 +139,7 @@ class Scheduler:
         self._num_steps += 1
         self._last_step_was_lone = draft.lone
         self._roster.counters.pad_tokens += pad_tokens_of(step)
-        if self._model is not None:
-            step = replace(step, predicted_s=self._model.predict_s(step.plan.bucket, work_of(step.plan)) + self._moves_s(step.plan))
-        step = replace(step, waiting=self._waiting(has_prefills=bool(draft.prefills)))
+        step = replace(self._pace.foretold(step), waiting=self._waiting(has_prefills=bool(draft.prefills)))
         self._in_flight.append(step)
         self._roster.queue.note_step(step.rows)
         for row in step.rows:
@@ -173,14 +168,15 @@ class Scheduler:
         self._check_if_idle()
         return events
 
+    def ahead_from_ns(self, running_since_ns: int) -> int:
+        """From when on a step may be planned while another runs (`Pace.ahead_from_ns`); at once where nobody else may come."""
+        if not self._roster.queue.is_fair or not self.accounts.others_may_come:
+            return running_since_ns
+        return self._pace.ahead_from_ns(running_since_ns)
+
     @property
-    def may_run_ahead(self) -> bool:
-        """Whether a step may be planned while another runs. Not behind a long one while others may come: the first token
-        of whoever comes would wait for both."""
-        bounded = self._model is not None and self._limits.max_step_ms and self._roster.queue.is_fair
-        if not bounded or not self.accounts.others_may_come:
-            return True
-        return sum(step.predicted_s for step in self._in_flight) <= self._limits.max_step_ms / 2e3
+    def _in_flight(self) -> deque[PlannedStep]:
+        return self._pace.in_flight
 
     @property
     def has_work(self) -> bool:
@@ -212,9 +208,9 @@ class Scheduler:
             eviction_policy=self._limits.eviction_policy,
             moves=self._roster.memory.moves,
             compiles_after_ready=compiles_after_ready,
-            step_model_error_ratio=self._model.error_ratio if self._model is not None else 1.0,
+            step_model_error_ratio=self._pace.error_ratio,
             accounts=self.accounts,
-            drain=self._drain.report(self._roster.num_free_slots, self._reserved_rows),
+            drain=self._pace.drain.report(self._roster.num_free_slots, self._reserved_rows),
         )
 
     def record(self, plan: StepPlan, *, planned_ns: int, dispatched_ns: int, done_ns: int, committed_ns: int) -> StepRecord:
@@ -234,10 +230,8 @@ class Scheduler:
     def learn(self, plan: StepPlan, *, dispatched_ns: int, done_ns: int) -> None:
         """What the step committed last says about times: to the step-time model, and to the rates of waiting work. Part of `record`."""
         assert self._committed is not None, "learn belongs behind commit"
-        self._note_drain(self._committed, dispatched_ns, done_ns)
-        began_ns, self._last_done_ns = max(dispatched_ns, self._last_done_ns), done_ns
-        if self._model is not None:
-            self._model.observe(plan.bucket, work_of(plan), (done_ns - began_ns) / 1e9 - self._moves_s(plan))
+        self._pace.learn(self._committed, dispatched_ns=dispatched_ns, done_ns=done_ns, ended_rows=self._ended_rows)
+        self._ended_rows = 0
 
     def repeat(self, times: StepTimes, now_ns: int, until_ns: int, token_of: TokenOf) -> Repeated:
         """For the simulator, right after a step was committed and learned: plan, run and commit steps of decodes, as long as nothing
@@ -251,13 +245,8 @@ class Scheduler:
             self._repeater.take(repeated, token_of)
             self._num_steps += len(repeated.ended_ns)
             self._roster.counters.pad_tokens += repeated.pad_tokens
-            self._last_done_ns = repeated.ended_ns[-1]
+            self._pace.last_done_ns = repeated.ended_ns[-1]
         return repeated
-
-    def _moves_s(self, plan: StepPlan) -> float:
-        """What swapping adds to a step."""
-        swapped = len(plan.moves.swapped_out) + len(plan.moves.swapped_in)
-        return swapped * self._model.times.swap_page_s / 2 if self._model is not None else 0.0
 
     def _is_late(self, row: Row) -> bool:
         """Its sequence ended, was aborted or preempted after the row was planned: whatever it drew is dropped."""
@@ -309,15 +298,6 @@ class Scheduler:
         queued = len(self._roster.queue) > 0
         rows = queued and (not has_prefills or self._roster.num_free_slots <= self._reserved_rows)
         return Waiting(prompts=queued or any(sequence.uncomputed_tokens for sequence in self._roster.running), rows=rows)
-
-    def _note_drain(self, step: PlannedStep, dispatched_ns: int, done_ns: int) -> None:
-        """From the end of the step before where work was waiting then; the host's time belongs to it."""
-        began_ns = self._last_done_ns if self._last_step_left_work else max(dispatched_ns, self._last_done_ns)
-        self._drain.note_idle((began_ns - self._last_done_ns) / 1e9 if self._last_done_ns else 0.0)
-        prefill_tokens = sum(len(chunk.tokens) for chunk in step.plan.prefills)
-        self._drain.note_step((done_ns - began_ns) / 1e9, prefill_tokens, self._ended_rows, step.waiting)
-        self._ended_rows = 0
-        self._last_step_left_work = step.waiting.prompts
 
     def _end(self, sequence: Sequence) -> None:
         self._ended_rows += sequence.slot >= 0

@@ -86,6 +86,11 @@ class SimulatedRunner:
         self._in_flight.append(ticket)
         return ticket
 
+    def is_done(self, ticket: SimulatedTicket) -> bool:
+        """Simulated steps take no time."""
+        del ticket
+        return True
+
     def collect(self, ticket: SimulatedTicket) -> StepResult:
         """The step's tokens; steps are collected in the order they were dispatched."""
         _require(bool(self._in_flight) and self._in_flight[0] is ticket, "steps are collected in the order they were dispatched")
@@ -177,6 +182,11 @@ class QuickRunner:
         rows = (*plan.decodes, *plan.prefills)
         tokens = tuple(self.token_of(row.sequence_id) for row in rows)
         return SimulatedTicket(plan, StepResult(tokens, (None,) * len(rows), ((),) * len(plan.prefills)))
+
+    def is_done(self, ticket: SimulatedTicket) -> bool:
+        """Simulated steps take no time."""
+        del ticket
+        return True
 
     def collect(self, ticket: SimulatedTicket) -> StepResult:
         """The step's tokens."""

@@ -153,14 +153,19 @@ class StepModel:
     _sorted: list[float] = field(default_factory=list)
     _delays: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
 
+    def expect_s(self, bucket: Bucket, work: Work) -> float:
+        """What such steps take on average."""
+        habit = self._habits.get(bucket)
+        return self.times.seconds(bucket, work) * (1.0 if habit is None else habit.at(self._num_steps))
+
     def predict_s(self, bucket: Bucket, work: Work) -> float:
         """What 99 of 100 such steps stay below."""
-        return self._expect_s(bucket, work) * self.correction
+        return self.expect_s(bucket, work) * self.correction
 
     def likely_s(self, bucket: Bucket, work: Work) -> float:
         """What 9 of 10 such steps stay below. What delays a step a little is about as long whatever the step, so it is added: times a
         ratio that small steps taught, larger ones would seem too long, and small ones would go on."""
-        return self._expect_s(bucket, work) + self.likely_delay_s
+        return self.expect_s(bucket, work) + self.likely_delay_s
 
     @property
     def error_ratio(self) -> float:
@@ -174,7 +179,7 @@ class StepModel:
         if seconds <= 0:
             return
         self._num_steps += 1
-        expected_s = max(1e-9, self._expect_s(bucket, work))
+        expected_s = max(1e-9, self.expect_s(bucket, work))
         ratio = seconds / expected_s
         self._delays.append(seconds - expected_s)
         self._learn_habit(bucket, ratio)
@@ -187,10 +192,6 @@ class StepModel:
         self.correction = min(highest, max(lowest, min(self.error_ratio, newest)))
         if len(self._delays) >= FIRST_STEPS:
             self.likely_delay_s = max(0.0, sorted(self._delays)[math.ceil(LIKELY_SHARE * len(self._delays)) - 1])
-
-    def _expect_s(self, bucket: Bucket, work: Work) -> float:
-        habit = self._habits.get(bucket)
-        return self.times.seconds(bucket, work) * (1.0 if habit is None else habit.at(self._num_steps))
 
     def _learn_habit(self, bucket: Bucket, ratio: float) -> None:
         """A moving average that one odd step moves little."""

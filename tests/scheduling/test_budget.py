@@ -96,14 +96,34 @@ def test_a_quiet_tenants_short_prompt_goes_before_the_rest_of_anothers_long_one_
     assert text_of(plan_of(scheduler)) == "2:0-7! 1:32-47"
 
 
-def test_nothing_is_planned_behind_a_long_step_while_others_may_come() -> None:
+def test_behind_a_long_step_the_next_is_planned_only_shortly_before_its_end_while_others_may_come() -> None:
     limits = make_limits(scheduling_policy="vtc", max_step_ms=12)
     scheduler = Scheduler(limits, model=StepModel(times_of(limits)))
     scheduler.submit(make_submit(1, (5,) * 20, salt="a"))
-    plan_of(scheduler)
-    assert scheduler.may_run_ahead
+    plan_of(scheduler)  # 13.2 ms
+    assert scheduler.ahead_from_ns(100 * MS) == 100 * MS
     scheduler.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")])
-    assert not scheduler.may_run_ahead
+    assert scheduler.ahead_from_ns(100 * MS) == 109_200_000  # 4 ms before
+
+
+def test_behind_a_short_step_the_next_is_planned_at_once() -> None:
+    limits = make_limits(scheduling_policy="vtc", max_step_ms=30)
+    scheduler = Scheduler(limits, model=StepModel(times_of(limits)))
+    scheduler.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")])
+    scheduler.submit(make_submit(1, (5,) * 20, salt="a"))
+    plan_of(scheduler)
+    assert scheduler.ahead_from_ns(100 * MS) == 100 * MS
+
+
+def test_a_prompt_that_fits_whole_is_not_cut_to_a_compiled_size() -> None:
+    """Of the program of 128 rows 64 take 16.4 ms, all of them 22.8; the next smaller program would leave 28 tokens to another step."""
+    limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128)
+    times = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
+    budget = StepBudget(replace(limits, max_step_ms=17), StepModel(times))
+    assert budget.prefill_rows(None, NO_WORK, 0) == 32
+    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=60) == 64
+    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=90) == 32
+    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=20) == 32
 
 
 def test_a_decode_of_a_tenant_outside_its_contract_is_as_patient_as_another_lanes() -> None:

@@ -1,0 +1,74 @@
+"""How long steps take: foretold when they are planned, learned when they are done; and what follows for the step after."""
+
+from collections import deque
+from dataclasses import replace
+
+from engine.scheduling.draft import PlannedStep
+from engine.scheduling.drain import DrainMeter, prefill_tokens_per_s
+from engine.scheduling.limits import Limits
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.step_model import StepModel, work_of
+
+HEAD_START_S = 0.004
+"""Planning, dispatching, and what the clock of the step before is off by, so that the device does not wait."""
+
+
+class Pace:
+    """Holds the steps in flight, oldest first. Without a model nothing is foretold, and nothing waits."""
+
+    def __init__(self, limits: Limits, model: StepModel | None) -> None:
+        self._max_step_s = limits.max_step_ms / 1e3
+        self._model = model
+        self.in_flight: deque[PlannedStep] = deque()
+        self.last_done_ns = 0
+        self._last_step_left_work = False
+        self.drain = DrainMeter(prefill_tokens_per_s(limits.buckets, model.times, self._max_step_s) if model is not None else 0.0)
+
+    @property
+    def error_ratio(self) -> float:
+        """The model's; 1 without one."""
+        return self._model.error_ratio if self._model is not None else 1.0
+
+    def foretold(self, step: PlannedStep) -> PlannedStep:
+        """The step with its times."""
+        if self._model is None:
+            return step
+        bucket, work, moves_s = step.plan.bucket, work_of(step.plan), self._moves_s(step.plan)
+        return replace(
+            step, predicted_s=self._model.predict_s(bucket, work) + moves_s, expected_s=self._model.expect_s(bucket, work) + moves_s
+        )
+
+    def ahead_s(self, now_ns: int, running_since_ns: int | None) -> float:
+        """How long the steps in flight will take from now on, at most. The oldest began at `running_since_ns`."""
+        gone_s = 0.0 if running_since_ns is None else (now_ns - running_since_ns) / 1e9
+        return max(0.0, sum(step.predicted_s for step in self.in_flight) - gone_s)
+
+    def ahead_from_ns(self, running_since_ns: int) -> int:
+        """From when on a step may be planned behind the one that runs since `running_since_ns`, where others may come: at once behind a
+        short one, and behind a long one shortly before it is expected to end. Their first tokens would have to wait for both."""
+        if self._model is None or not self._max_step_s or not self.in_flight:
+            return running_since_ns
+        running = self.in_flight[-1]
+        if running.predicted_s <= self._max_step_s / 2:
+            return running_since_ns
+        return running_since_ns + round(max(0.0, running.expected_s - HEAD_START_S) * 1e9)
+
+    def learn(self, step: PlannedStep, *, dispatched_ns: int, done_ns: int, ended_rows: int) -> None:
+        """The step was collected; `ended_rows` left their slots since the step before."""
+        self._note_drain(step, dispatched_ns, done_ns, ended_rows)
+        began_ns, self.last_done_ns = max(dispatched_ns, self.last_done_ns), done_ns
+        if self._model is not None:
+            self._model.observe(step.plan.bucket, work_of(step.plan), (done_ns - began_ns) / 1e9 - self._moves_s(step.plan))
+
+    def _note_drain(self, step: PlannedStep, dispatched_ns: int, done_ns: int, ended_rows: int) -> None:
+        """From the end of the step before where work was waiting then; the host's time belongs to it."""
+        began_ns = self.last_done_ns if self._last_step_left_work else max(dispatched_ns, self.last_done_ns)
+        self.drain.note_idle((began_ns - self.last_done_ns) / 1e9 if self.last_done_ns else 0.0)
+        prefill_tokens = sum(len(chunk.tokens) for chunk in step.plan.prefills)
+        self.drain.note_step((done_ns - began_ns) / 1e9, prefill_tokens, ended_rows, step.waiting)
+        self._last_step_left_work = step.waiting.prompts
+
+    def _moves_s(self, plan: StepPlan) -> float:
+        """What swapping adds to a step."""
+        swapped = len(plan.moves.swapped_out) + len(plan.moves.swapped_in)
+        return swapped * self._model.times.swap_page_s / 2 if self._model is not None else 0.0
