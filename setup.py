@@ -36,5 +36,9 @@ class BuildNative(build_ext):
 setup(
     ext_modules=[Extension("engine.kernels.cpu.fairlane_cpu", sources=[], optional=True)],
     cmdclass={"build_ext": BuildNative},
-    package_data={"engine.kernels.cpu": ["csrc/*"], "engine.simulation": ["*.json"]},
+    package_data={
+        "engine.kernels.cpu": ["csrc/*"],
+        "engine.simulation": ["*.json"],
+        "appliance.ui": ["templates/**/*.html", "static/**/*"],
+    },
 )

@@ -47,6 +47,7 @@ class Parts:
     admin: Router | None = None
     recorder: FlightRecorder | None = None
     debug: Router | None = None
+    ui: Router | None = None
     pages: DebugPages | None = None
     log_level: LogLevel | None = None
     trace_sample_ratio: float = 0.0
@@ -68,7 +69,7 @@ def create_app(parts: Parts) -> "Envelope":
         "metrics_need_key": parts.metrics_need_key,
     }
     app = Litestar(
-        [InferenceController, ExplainController, SystemController, *(router for router in (parts.admin, parts.debug) if router)],
+        [InferenceController, ExplainController, SystemController, *(router for router in (parts.admin, parts.debug, parts.ui) if router)],
         dependencies={name: _provide(value) for name, value in provided.items()},
         guards=[refuse_undeclared],
         exception_handlers=EXCEPTION_HANDLERS,

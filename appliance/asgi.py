@@ -61,6 +61,9 @@ from appliance.telemetry.hub import Telemetry, TelemetryOptions
 from appliance.telemetry.otlp.exporter import Exporter, exporter_of
 from appliance.terminal import Terminal
 from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
+from appliance.ui.parts import House, Ui
+from appliance.ui.pulse import Pulse
+from appliance.ui.routes import build_ui, ui_router
 from engine.wire import Progress, Ready, TenantPolicy
 
 log = structlog.get_logger(__name__)
@@ -110,6 +113,7 @@ class _House:
     telemetry: Telemetry
     recorder: FlightRecorder
     exporter: Exporter | None
+    ui: Ui
     server: uvicorn.Server
 
 
@@ -229,25 +233,49 @@ def _build(
             )
         )
     )
-    parts = Parts(
-        inference=InferenceService(
-            control.directory,
-            admission,
-            backend,
-            telemetry,
-            clocks,
-            random.Random(),
-            patience,
-            LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens, one_engine=engine_of["fast"] == engine_of["slow"]),
-            share=lambda: peers.share,
+    inference = InferenceService(
+        control.directory,
+        admission,
+        backend,
+        telemetry,
+        clocks,
+        random.Random(),
+        patience,
+        LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens, one_engine=engine_of["fast"] == engine_of["slow"]),
+        share=lambda: peers.share,
+    )
+    health = Health(gate, control.directory, lambda: engines.heartbeat_age_s, lambda: gate.down)
+    explainer = ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants)
+    pages = DebugPages(telemetry, backend.reports)
+    pulse = Pulse(telemetry)
+    telemetry.watchers.append(pulse.note)
+    ui = build_ui(
+        House(
+            settings=settings,
+            control=control,
+            telemetry=telemetry,
+            health=health,
+            admission=admission,
+            backend=backend,
+            inference=inference,
+            explainer=explainer,
+            debug=pages,
+            usage=usage,
+            log_level=log_level,
+            version=own_version(),
         ),
-        health=Health(gate, control.directory, lambda: engines.heartbeat_age_s, lambda: gate.down),
+        pulse,
+    )
+    parts = Parts(
+        inference=inference,
+        health=health,
         telemetry=telemetry,
         directory=control.directory,
         recorder=recorder,
         debug=guarded_router(control, DebugController),
-        pages=DebugPages(telemetry, backend.reports),
-        explainer=ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants),
+        pages=pages,
+        explainer=explainer,
+        ui=ui_router(ui),
         max_body_bytes=settings.max_body_bytes,
         body_deadline_s=settings.body_deadline_s,
         trace_sample_ratio=settings.otlp_sample_ratio if settings.otlp_endpoint else 0.0,
@@ -270,6 +298,7 @@ def _build(
         telemetry=telemetry,
         recorder=recorder,
         exporter=exporter_of(settings, own_version(), telemetry),
+        ui=ui,
         backend=backend,
         gate=gate,
         control=control,
@@ -300,6 +329,7 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
         asyncio.create_task(coroutine)
         for coroutine in (house.usage.run(), house.telemetry.host.watch_loop(), house.telemetry.reviewer.run(), _look(house.telemetry))
     ]
+    helpers += [asyncio.create_task(house.ui.pulse.run()), asyncio.create_task(house.ui.live.run())]
     if house.peers is not None:
         helpers.append(asyncio.create_task(house.peers.run()))
     if house.exporter is not None:
@@ -344,6 +374,7 @@ async def _drain(house: _House, grace_s: float) -> None:
             job.interrupt(Unavailable("the server is shutting down", reason="draining", retry_after_s=10.0))
         await house.backend.wait_idle(SETTLE_S)
     finally:
+        house.ui.live.close()
         house.server.should_exit = True  # whatever else goes wrong, who asked for the end gets it
 
 

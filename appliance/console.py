@@ -92,7 +92,7 @@ def banner(
     lines = [
         "",
         f"Fairlane serves {model} at {url}   (ready after {startup_s:.1f} s)",
-        f"API description: {url}/schema   metrics: {url}/metrics",
+        f"Administration: {url}/ui/   API description: {url}/schema   metrics: {url}/metrics",
         "",
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
         f"  -H 'Authorization: Bearer {api_key or 'YOUR_KEY'}' \\",
@@ -105,8 +105,7 @@ def banner(
         lines.append(f"API key stored in: {key_path}" if key_path else "API key: the one in FAIRLANE_BOOTSTRAP_API_KEY")
     lines.append(f"Admin token stored in: {token_path}" if token_path else "Admin token: the one in FAIRLANE_BOOTSTRAP_ADMIN_TOKEN")
     if setup_token:
-        owner = json.dumps({"token": setup_token, "name": "NAME", "password": "PASSWORD"})
-        lines += ["No owner yet. Make the first one, once:", f"  curl {url}/api/v1/setup -H 'Content-Type: application/json' -d '{owner}'"]
+        lines.append(f"No owner yet. Make the first one, once: {url}/ui/setup?token={setup_token}")
     lines.append(f"Runs on: {ready.device}, {ready.attention_backend} ({ready.backend_reason})")
     lines.append("Ctrl-C stops it: running requests get time to finish; a second Ctrl-C ends them at once")
     return "\n".join([*lines, ""])

@@ -79,6 +79,8 @@ class Telemetry:
         self.archive = RequestArchive()
         self.record_usage: Callable[[RequestReport], None] = lambda report: None
         """Takes each settled request; set by whoever keeps the books."""
+        self.watchers: list[Callable[[RequestReport], None]] = []
+        """Who else looks at each settled request."""
         self.note_trace: Callable[[RequestReport, str], None] = lambda report, verdict: None
         """Takes each settled request once, with its sentence where it was slow or failed; set by whoever sends traces."""
         self.reviewer.on_explained = lambda report, found: self.note_trace(report, found.verdict)
@@ -154,6 +156,8 @@ class Telemetry:
         self.tenants.note(report.tenant_id, report.prompt_tokens + report.generated_tokens)
         self.archive.add(report)
         self.record_usage(report)
+        for watch in self.watchers:
+            watch(report)
         write = log.warning if report.outcome is Outcome.FAILED else log.info
         write("request", **_log_fields(report))
 

@@ -217,10 +217,11 @@ class SloBook:
             self.outcomes.labels(*labels, "good" if is_good else "bad").inc()
         return judged
 
-    def views(self, tenant: str | None = None) -> list[SloView]:
-        """Every SLO of every tenant, or of one."""
+    def views(self, tenant: str | None = None, *, counted_only: bool = False) -> list[SloView]:
+        """Every SLO of every tenant, or of one; `counted_only`: those that a request was counted for."""
         now_s = self._clock_s()
-        return [_view(key, track, now_s) for key, track in sorted(self._tracks.items()) if tenant in (None, key[0])]
+        tracks = ((key, track) for key, track in self._tracks.items() if track.good + track.bad or not counted_only)
+        return [_view(key, track, now_s) for key, track in sorted(tracks, key=lambda item: item[0]) if tenant in (None, key[0])]
 
 
 def targets_of(policy: TenantPolicy) -> Iterator[tuple[Key, float]]:

@@ -19,6 +19,7 @@ from appliance.domain.admins.models import AdminToken
 from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
 from appliance.domain.configuration.controller import ConfigurationController
+from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
@@ -28,11 +29,15 @@ from appliance.domain.system.lanes import LaneController
 from appliance.domain.system.log_level import LogLevelController
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
+from appliance.domain.usage.recorder import UsageRecorder
 from appliance.logs import LogLevel
 from appliance.problems import EXCEPTION_HANDLERS
 from appliance.route_access import PUBLIC, Access, refuse_undeclared, routes_of
 from appliance.settings import Settings
 from appliance.telemetry.hub import Telemetry
+from appliance.ui.parts import House
+from appliance.ui.pulse import Pulse
+from appliance.ui.routes import build_ui, ui_router
 from tests.control.admin_api import ADMIN, PASSWORD
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
 
@@ -54,6 +59,8 @@ admin:write  POST /api/v1/tiers, PATCH /api/v1/tiers/{name:str}, DELETE /api/v1/
 admin:manage  GET /api/v1/admins, POST /api/v1/admins, PATCH /api/v1/admins/{admin_id:str}, DELETE /api/v1/admins/{admin_id:str}
 admin:self  GET /api/v1/admins/{admin_id:str}, GET /api/v1/admins/{admin_id:str}/tokens, POST /api/v1/admins/{admin_id:str}/tokens
 admin:self  DELETE /api/v1/admins/{admin_id:str}/tokens/{token_id:str}
+public   GET /ui, POST /ui/login, GET /ui/setup, POST /ui/setup, GET /ui/static/{name:path}
+admin:read  POST /ui/logout, POST /ui/theme, GET /ui/live/status, GET /ui/live/overview, GET /ui/{lost:path}
 """
 """All there are. Who adds one says here again who may use it."""
 
@@ -82,20 +89,39 @@ def expected_routes() -> Iterator[tuple[str, str, Access]]:
             yield method, path, Access(access)
 
 
-def parts_of(control: Control) -> Parts:
+def parts_of(control: Control, data_dir: Path) -> Parts:
     gate, backend, telemetry = Gate(), Backend(), Telemetry(CollectorRegistry())
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
+    admission, health = Admission(gate, 8), Health(gate, control.directory, lambda: 0.0)
+    inference = InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random(0), Patience(0, 30.0))
+    explainer = ExplainService(telemetry, backend.report_of, names_tenants=False)
+    house = House(
+        settings=Settings(data_dir=str(data_dir)),
+        control=control,
+        telemetry=telemetry,
+        health=health,
+        admission=admission,
+        backend=backend,
+        inference=inference,
+        explainer=explainer,
+        debug=DebugPages(telemetry, backend.reports),
+        usage=UsageRecorder(control.store.database, data_dir / "spool", clocks.wall_s, lambda: "m"),
+        log_level=LogLevel("info"),
+        version="test",
+    )
+    ui = build_ui(house, Pulse(telemetry))
     return Parts(
-        inference=InferenceService(control.directory, Admission(gate, 8), backend, telemetry, clocks, random.Random(0), Patience(0, 30.0)),
-        health=Health(gate, control.directory, lambda: 0.0),
+        inference=inference,
+        health=health,
         telemetry=telemetry,
         directory=control.directory,
-        explainer=ExplainService(telemetry, backend.report_of, names_tenants=False),
+        explainer=explainer,
         max_body_bytes=1 << 20,
         body_deadline_s=30.0,
         metrics_need_key=True,
         log_level=LogLevel("info"),
         admin=admin_router(control, LaneController, ConfigurationController, LogLevelController),
+        ui=ui_router(ui),
     )
 
 
@@ -109,7 +135,7 @@ class Door:
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
     control = await open_control(Settings(data_dir=str(tmp_path), bootstrap_api_key=API_KEY, bootstrap_admin_token=ADMIN_TOKEN))
-    whole = create_app(parts_of(control))
+    whole = create_app(parts_of(control, tmp_path))
     transport = ASGITransport(whole, raise_app_exceptions=False)  # pyright: ignore[reportArgumentType]
     async with AsyncClient(transport=transport, base_url="http://test") as client:
         yield Door(client, whole.litestar, await make_credentials(client, control))
@@ -169,8 +195,8 @@ def test_the_documentation_lists_every_admin_route_with_what_it_needs() -> None:
 
 async def test_every_route_lets_in_whom_it_should_and_nobody_else(door: Door) -> None:
     for method, path, access in expected_routes():
-        if path == "/api/v1/logout":
-            continue  # a test of its own: it would end the session that is used here
+        if path == "/api/v1/logout" or path.startswith("/ui"):
+            continue  # tests of their own: the first would end the session that is used here, the others are for sessions only
         url = (
             path.replace("{model_id:path}", "m")
             .replace(":str", "")
@@ -189,6 +215,36 @@ async def test_every_route_lets_in_whom_it_should_and_nobody_else(door: Door) ->
             assert (status == 401) == (answer.headers.get("www-authenticate") == "Bearer")
 
 
+async def test_pages_let_in_sessions_by_their_role_and_send_everybody_else_to_the_login_form(door: Door) -> None:
+    session = door.credentials.pop("session of a viewer")
+    for method, path, access in expected_routes():
+        if not path.startswith("/ui") or access is Access.PUBLIC:
+            continue
+        url = re.sub(r"{\w+(:\w+)?}", "none", path)
+        for caller, headers in door.credentials.items():
+            answer = await door.client.request(method, url, headers=headers, data=None if method == "GET" else {"x": "y"})
+            assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/ui/"), (method, path, caller)
+        door.client.cookies.clear()
+        if method == "POST":
+            without_token = await door.client.post(url, headers={"Cookie": session["Cookie"]}, data={"x": "y"})
+            assert without_token.status_code == 403, (path, without_token.text)
+        if access is not Access.ADMIN_READ:
+            form = {"csrf_token": session["X-CSRF-Token"]}
+            refused = await door.client.request(method, url, headers={"Cookie": session["Cookie"]}, data=form if method == "POST" else None)
+            assert refused.status_code == 403, (method, path)
+
+
+def test_the_documentation_lists_every_page_with_what_it_needs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "ui.md").read_text()
+    documented = re.findall(r"^\| `([A-Z]+) (/ui\S*)` \| (\S+) \|", text, re.MULTILINE)
+    wanted = [
+        (method, re.sub(r":\w+", "", path), "nothing" if access is Access.PUBLIC else access.value)
+        for method, path, access in expected_routes()
+        if path.startswith("/ui")
+    ]
+    assert sorted(documented) == sorted(wanted)
+
+
 async def test_options_and_unknown_routes_tell_nobody_anything(door: Door) -> None:
     options = await door.client.options("/api/v1/admins")
     assert (options.status_code, options.content) == (204, b"")
@@ -205,7 +261,7 @@ async def test_a_route_without_a_declaration_is_refused_to_everybody_and_does_no
         answer = await client.get("/api/v1/forgotten", headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "undeclared_access")
     control = await open_control(Settings(data_dir=str(tmp_path)))
-    parts = parts_of(control)
+    parts = parts_of(control, tmp_path)
     assert parts.admin is not None
     parts.admin.register(forgotten)
     with pytest.raises(AssertionError, match="GET /api/v1/api/v1/forgotten"):

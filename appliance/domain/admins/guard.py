@@ -79,10 +79,10 @@ class Gatekeeper:
         connection.scope.setdefault("state", {})[SESSION_STATE] = session_id
         return admin
 
-    async def session_admin(self, session_id: str) -> Admin | None:
-        """Who a cookie belongs to; None where the session has ended. Raises `Unavailable`."""
+    async def session_admin(self, session_id: str, *, is_use: bool = True) -> Admin | None:
+        """Who a cookie belongs to; None where the session has ended. Without `is_use` it goes on being idle. Raises `Unavailable`."""
         now = datetime.fromtimestamp(self.wall_s(), UTC)
-        return await admin_of_session(self.database, session_id, self.rules, self.pepper, now)
+        return await admin_of_session(self.database, session_id, self.rules, self.pepper, now, is_use=is_use)
 
     def _check_csrf(self, connection: Connection, session_id: str) -> None:
         """A browser sends the cookie along whoever made it ask; only our own pages know the token."""

@@ -37,8 +37,13 @@ async def start_session(session: AsyncSession, admin_id: str, rules: SessionRule
     return session_id
 
 
-async def admin_of_session(database: Database, session_id: str, rules: SessionRules, pepper: bytes, now: datetime) -> Admin | None:
-    """Who a cookie belongs to; None where the session has ended, however. Raises `Unavailable`."""
+async def admin_of_session(
+    database: Database, session_id: str, rules: SessionRules, pepper: bytes, now: datetime, *, is_use: bool = True
+) -> Admin | None:
+    """Who a cookie belongs to; None where the session has ended, however. `is_use` off: a look, after which it is as idle as before.
+
+    Raises `Unavailable`.
+    """
     if len(session_id) > MAX_KEY_CHARS:
         return None
     digest = digest_key(session_id, pepper)
@@ -51,7 +56,7 @@ async def admin_of_session(database: Database, session_id: str, rules: SessionRu
     idle_s = (now - row.seen_at).total_seconds()
     if now >= row.expires_at or idle_s >= rules.idle_s or admin.disabled_at is not None:
         return None
-    if idle_s >= min(SEEN_EVERY_S, rules.idle_s / 4):
+    if is_use and idle_s >= min(SEEN_EVERY_S, rules.idle_s / 4):
         async with database.write() as session:
             await session.execute(update(AdminSession).where(AdminSession.digest == digest).values(seen_at=now))
     return Admin(f"admin:{admin.name}", Role(admin.role).scopes, admin.id, admin.id)

@@ -1,0 +1,24 @@
+"""The pages of the menu, in its order. A page that is added here appears on every other one."""
+
+from dataclasses import dataclass
+
+from appliance.domain.access.principal import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A page. `name` is what its handler renders it under."""
+
+    name: str
+    title: str
+    path: str
+    needs: Scope = Scope.ADMIN_READ
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    title: str
+    entries: tuple[Entry, ...]
+
+
+MENU = (Group("Now", (Entry("overview", "Overview", "/ui/"),)),)

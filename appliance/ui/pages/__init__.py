@@ -1,0 +1,1 @@
+"""One controller a page: reads what a form says, calls the domain's services, renders."""

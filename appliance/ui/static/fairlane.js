@@ -1,0 +1,93 @@
+// What every page does: local times, live pieces over one stream, copy buttons. All of it is an addition: pages work without it.
+"use strict";
+
+const localTime = new Intl.DateTimeFormat(undefined, {
+  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false,
+});
+
+// Times come in UTC, which stays as the tooltip; `data-local` marks those that are done.
+function showLocalTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
+    time.textContent = localTime.format(new Date(time.dateTime)).replace(",", "");
+    time.dataset.local = "";
+  }
+}
+
+// Make `old` like `fresh`, touching only what differs: focus, selection and a click that is under way survive. Elements with an id
+// are found by it, others by their place.
+function morph(old, fresh) {
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "data-local") old.removeAttribute(name);
+  const wanted = [...fresh.childNodes];
+  wanted.forEach((node, place) => {
+    let there = old.childNodes[place];
+    if (node.id) {
+      const known = [...old.children].find((child) => child.id === node.id);
+      if (known && known !== there) there = old.insertBefore(known, there);
+    }
+    if (!there) old.appendChild(node.cloneNode(true));
+    else if (there.nodeType !== node.nodeType || there.nodeName !== node.nodeName || (there.id || "") !== (node.id || "")) {
+      old.replaceChild(node.cloneNode(true), there);
+    } else if (node.nodeType !== Node.ELEMENT_NODE) {
+      if (there.data !== node.data) there.data = node.data;
+    } else if (node.nodeName === "TIME" && there.dateTime === node.dateTime) {
+      // shown in local time already
+    } else {
+      if (node.nodeName === "TIME") delete there.dataset.local;
+      morph(there, node);
+    }
+  });
+  while (old.childNodes.length > wanted.length) old.lastChild.remove();
+}
+
+function showPiece(id, html) {
+  const element = document.getElementById(id);
+  if (!element) return;
+  const fresh = element.cloneNode(false);
+  fresh.innerHTML = html;
+  morph(element, fresh);
+  showLocalTimes(element);
+}
+
+// One stream a page. It rests while the tab is hidden; what changed meanwhile comes with the first message afterwards.
+function live(url) {
+  let source = null;
+  const open = () => {
+    if (source || document.hidden) return;
+    source = new EventSource(url);
+    source.addEventListener("update", (event) => {
+      const message = JSON.parse(event.data);
+      for (const [id, html] of Object.entries(message.html ?? {})) showPiece(id, html);
+      if (message.points) document.dispatchEvent(new CustomEvent("fairlane:points", { detail: message.points }));
+      document.body.classList.remove("stale");
+    });
+    source.addEventListener("ended", () => location.reload());
+    source.onerror = () => {
+      document.body.classList.add("stale");
+      if (source.readyState === EventSource.CLOSED) { close(); setTimeout(open, 3000); }
+    };
+  };
+  const close = () => { source?.close(); source = null; };
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const source = document.getElementById(button.dataset.copy);
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(source);
+    button.textContent = "Press Ctrl+C";
+  }
+});
+
+document.addEventListener("htmx:afterSettle", (event) => showLocalTimes(event.target));
+for (const element of document.querySelectorAll("[data-needs-script]")) element.hidden = false;
+showLocalTimes(document);
+if (document.body.dataset.live) live(document.body.dataset.live);

@@ -1,0 +1,98 @@
+"""Numbers and times as pages write them: short, with their unit, one way everywhere."""
+
+import math
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+NONE = "–"
+
+
+def duration(seconds: float | None) -> str:
+    """`340 ms`, `2.31 s`, `4 min 5 s`, `3 h 2 min`."""
+    if seconds is None:
+        return NONE
+    if abs(seconds) < 0.9995:
+        ms = seconds * 1000
+        return f"{ms:.1f} ms" if 0 < abs(ms) < 10 else f"{ms:.0f} ms"
+    if abs(seconds) < 99.95:
+        return f"{seconds:.2f} s" if abs(seconds) < 9.995 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min" if whole < 172_800 else f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def count(number: float | None) -> str:
+    """`12,345`; one digit after the point below 10 where it is no whole number."""
+    if number is None:
+        return NONE
+    return f"{number:,.1f}" if number != int(number) and abs(number) < 10 else f"{round(number):,}"
+
+
+def short(number: float | None) -> str:
+    """`950`, `12.3k`, `4.56M`: for places where a whole number would be too long."""
+    if number is None:
+        return NONE
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return count(number)
+
+
+def percent(ratio: float | None, digits: int = 1) -> str:
+    """A ratio as `98.7 %`. What is not whole is not called 100."""
+    if ratio is None:
+        return NONE
+    scaled = ratio * 100
+    shown = math.floor(scaled * 10**digits) / 10**digits if scaled < 100 else scaled
+    return f"{shown:.{digits}f} %"
+
+
+def size(num_bytes: float | None) -> str:
+    """`1.2 GiB`."""
+    if num_bytes is None:
+        return NONE
+    for unit, bytes_of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= bytes_of:
+            return f"{num_bytes / bytes_of:.1f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def moment(time: datetime | None) -> Markup:
+    """A time of UTC, which the browser turns into its own; UTC stays as the tooltip."""
+    if time is None:
+        return Markup(NONE)
+    utc = time.astimezone(UTC)
+    text = f"{utc:%Y-%m-%d %H:%M:%S}"
+    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(f"{utc:%Y-%m-%dT%H:%M:%SZ}", text, text)
+
+
+def plain(value: object) -> str:
+    """A field's value as the tables of changes show it."""
+    match value:
+        case None:
+            return NONE
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{name} {plain(each)}" for name, each in value.items()) or NONE
+        case list() | tuple():
+            return ", ".join(plain(each) for each in value) or NONE
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.6g}"
+        case _:
+            return str(value)
+
+
+FILTERS = {
+    "duration": duration,
+    "count": count,
+    "short": short,
+    "percent": percent,
+    "size": size,
+    "moment": moment,
+    "plain": plain,
+}
