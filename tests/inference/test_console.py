@@ -74,7 +74,7 @@ def test_the_banner_holds_a_request_to_paste_and_where_the_secrets_are() -> None
         assert part in text
     without = banner("http://h", READY, 1.0, None, None, None)
     assert "setup" not in without
-    assert "http://h/ui/setup?token=fl-setup-1" in (first := banner("http://h", READY, 1.0, None, None, None, "fl-setup-1"))
+    assert "http://h/ui/setup?token=fl-setup-1" in banner("http://h", READY, 1.0, None, None, None, "fl-setup-1")
     assert "YOUR_KEY" in without and "fairlane key create" in without and "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN" in without
 
 

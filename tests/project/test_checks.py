@@ -18,6 +18,10 @@ def test_a_tracked_file_with_a_machine_path_registry_or_conflict_is_found(line: 
     assert len(list(findings(Path("a.py"), line + "\n"))) == 1
 
 
+def test_a_file_of_others_is_kept_as_it_is():
+    assert list(findings(Path("appliance/ui/static/vendor/x.js"), "x = 1 ")) == []
+
+
 @pytest.mark.parametrize("line", ["artwork/main", "./work/x", "https:" + "//host.example/rooted", "f'{base}/root/x'"])
 def test_ordinary_lines_are_not_found(line: str):
     assert list(findings(Path("a.py"), line + "\n")) == []
