@@ -46,8 +46,8 @@ from appliance.domain.system.state import State, StateMetrics
 from appliance.domain.system.sums import accounting_checks
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router, guarded_router
+from appliance.domain.tenants.spent import read_all_spent
 from appliance.domain.usage.recorder import UsageRecorder
-from appliance.domain.usage.service import read_spent
 from appliance.engines import Engine, Engines
 from appliance.errors import ApplianceError, Unavailable
 from appliance.listening import PortTaken, listen, server_config, url_of
@@ -314,7 +314,7 @@ async def _open_books(house: _House) -> None:
     await house.usage.recover()
     now = datetime.now(UTC)
     async with house.control.store.database.read() as session:
-        house.admission.restore(await read_spent(session, "tenant", now), await read_spent(session, "key_id", now))
+        house.admission.restore(*await read_all_spent(session, now))
     if house.peers is not None:
         await house.peers.join()
 

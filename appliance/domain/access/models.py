@@ -29,6 +29,8 @@ class ApiKey(Base):
     tokens_per_day: Mapped[int | None] = mapped_column(BigInteger)
     tokens_per_month: Mapped[int | None] = mapped_column(BigInteger)
     """Its own ceilings beneath the tenant's; None means only the tenant's."""
+    lineage_id: Mapped[str | None] = mapped_column(String(40))
+    """The first key of its row of rotations, whose counts it continues; None: it is that one itself."""
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     grace_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -70,6 +70,13 @@ class Principal:
     """Lanes the key may ask for; empty means the tenant's."""
     limits: Limits = NO_LIMITS
     """The key's own, beneath the tenant's."""
+    lineage_id: str | None = None
+    """The first key of its row of rotations; None: it is that one itself."""
+
+    @property
+    def meter_id(self) -> str:
+        """Under which the key's own limits are counted: a rotated key goes on where the one before it stands."""
+        return self.lineage_id or self.key_id
 
     @property
     def cache_salt(self) -> str:

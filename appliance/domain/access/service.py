@@ -69,9 +69,14 @@ def check_key_spec(
 
 
 async def create_key(
-    session: AsyncSession, tenant_row_id: int, spec: KeySpec, pepper: bytes, raw_key: str | None = None
+    session: AsyncSession,
+    tenant_row_id: int,
+    spec: KeySpec,
+    pepper: bytes,
+    raw_key: str | None = None,
+    lineage_id: str | None = None,
 ) -> tuple[ApiKey, str]:
-    """Store a new key and return it with its raw text (`raw_key`, or one made here)."""
+    """Store a new key and return it with its raw text (`raw_key`, or one made here). `lineage_id`: the key whose counts it continues."""
     raw_key = raw_key or new_key()
     row = ApiKey(
         id=f"key_{secrets.token_hex(8)}",
@@ -83,6 +88,7 @@ async def create_key(
         scopes=[scope.value for scope in spec.scopes],
         models=list(spec.models),
         lanes=list(spec.lanes),
+        lineage_id=lineage_id,
         expires_at=spec.expires_at,
         **dataclasses.asdict(spec.limits),
     )

@@ -26,6 +26,8 @@ class KeyRecord:
     """Set by a rotation: the old key works until then."""
     disabled: bool = False
     limits: Limits = NO_LIMITS
+    lineage_id: str | None = None
+    """The first key of its row of rotations; None: it is that one itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class AccessSnapshot:
         if needs not in key.scopes and not (needs is Scope.INFERENCE and Scope.GATEWAY in key.scopes):
             raise Forbidden(f"this key lacks the scope {needs.value!r}; it has {_listed(key.scopes)}", code="missing_scope")
         tenant_id = self._tenant(key, tenant_header)
-        return Principal(tenant_id, key.key_id, key.scopes, self.policies[tenant_id], key.models, key.lanes, key.limits)
+        policy = self.policies[tenant_id]
+        return Principal(tenant_id, key.key_id, key.scopes, policy, key.models, key.lanes, key.limits, key.lineage_id)
 
     def authenticate_admin(self, raw_key: str | None, now_s: float, needs: Scope) -> Admin:
         """The caller of an admin route: the bootstrap token, which is an owner's, an administrator's token, or a key with the scope.

@@ -58,8 +58,6 @@ class Spent:
 class Account:
     """An owner's meters. All of it is changed by the event loop only, without a wait between look and change."""
 
-    owner: str
-    """As messages name it."""
     requests: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
     committed: Meter = field(default_factory=Meter)
@@ -72,12 +70,12 @@ class Account:
     reserved: int = 0
     """Tokens that requests in flight may still use."""
 
-    def standing(self, limits: Limits, now_ns: int, wall_s: float) -> Standing:
-        """How the owner stands under its limits at this moment."""
+    def standing(self, owner: str, limits: Limits, now_ns: int, wall_s: float) -> Standing:
+        """How the owner stands under its limits at this moment. `owner`: as messages name it."""
         now = datetime.fromtimestamp(wall_s, UTC)
         self.spent.turn(now)
         return Standing(
-            owner=self.owner,
+            owner=owner,
             limits=limits,
             requests=self.requests.level(limits.rpm, now_ns),
             tokens=self.tokens.level(limits.tpm, now_ns),

@@ -88,7 +88,7 @@ class Admission:
         return self._tenants[tenant_id].spent.today if tenant_id in self._tenants else 0
 
     def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]]) -> None:
-        """Tokens that all processes have used of this day and this month, by tenant and by key; what we know beyond that stays."""
+        """Tokens that all processes have used of this day and this month, by tenant and by meter of keys; what we know beyond that stays."""
         now = datetime.fromtimestamp(self._wall_s(), UTC)
         for account_of, spent in ((self._tenant_account, tenants), (self._key_account, keys)):
             for owner_id, (today, this_month) in spent.items():
@@ -99,9 +99,11 @@ class Admission:
     def standings(self, principal: Principal) -> list[Standing]:
         """How the caller's tenant and key stand under their limits."""
         now_ns, wall_s = self._clock_ns(), self._wall_s()
-        accounts = self._accounts_of(principal)
-        limits = (limits_of(principal.policy), principal.limits)
-        return [account.standing(limit, now_ns, wall_s) for account, limit in zip(accounts, limits, strict=True)]
+        tenant, key = self._accounts_of(principal)
+        return [
+            tenant.standing(f"tenant {principal.tenant_id!r}", limits_of(principal.policy), now_ns, wall_s),
+            key.standing(f"key {principal.key_id!r}", principal.limits, now_ns, wall_s),
+        ]
 
     def enter(self, principal: Principal, tokens: int = 0, ask: Ask | None = None) -> Ticket:
         """A ticket for one request that may use so many tokens, which are reserved from now on. `ask`: what a prediction needs of it.
@@ -182,13 +184,13 @@ class Admission:
         return Ticket(self, principal.tenant_id, accounts, tokens, shadowed)
 
     def _accounts_of(self, principal: Principal) -> tuple[Account, Account]:
-        return self._tenant_account(principal.tenant_id), self._key_account(principal.key_id)
+        return self._tenant_account(principal.tenant_id), self._key_account(principal.meter_id)
 
     def _tenant_account(self, tenant_id: str) -> Account:
-        return self._tenants.setdefault(tenant_id, Account(f"tenant {tenant_id!r}"))
+        return self._tenants.setdefault(tenant_id, Account())
 
-    def _key_account(self, key_id: str) -> Account:
-        return self._keys.setdefault(key_id, Account(f"key {key_id!r}"))
+    def _key_account(self, meter_id: str) -> Account:
+        return self._keys.setdefault(meter_id, Account())
 
 
 def limits_of(policy: TenantPolicy) -> Limits:

@@ -12,7 +12,7 @@ import structlog
 from appliance.db.database import Database
 from appliance.domain.peers.decisions import WHOLE, Member, Share, decide_share
 from appliance.domain.peers.service import beat, join, leave
-from appliance.domain.usage.service import read_spent
+from appliance.domain.tenants.spent import Spent, read_all_spent
 from appliance.errors import Unavailable
 
 log = structlog.get_logger(__name__)
@@ -22,8 +22,6 @@ EXPIRY_BEATS = 6
 """A member whose beats stand still over so many of ours is dead, and its share goes to the others. Our beats are counted, not
 seconds: where this process was paused, it has not looked, and must not take the others for dead."""
 SPENT_EVERY_BEATS = 3
-
-type Spent = dict[str, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -36,7 +34,7 @@ class Peers:
     """Holds the share that requests are judged by; while the database is lost, the last one."""
 
     def __init__(self, database: Database, note_spent: Callable[[Spent, Spent], None]) -> None:
-        """`note_spent` takes what all processes have used of a day and a month, by tenant and by key."""
+        """`note_spent` takes what all processes have used of a day and a month, by tenant and by a key's meter."""
         self._database = database
         self._note_spent = note_spent
         self._id = uuid.uuid4().hex
@@ -61,7 +59,7 @@ class Peers:
         if self.share.processes > 1 and self._num_beats % SPENT_EVERY_BEATS == 0:
             now = datetime.now(UTC)
             async with self._database.read() as session:
-                self._note_spent(await read_spent(session, "tenant", now), await read_spent(session, "key_id", now))
+                self._note_spent(*await read_all_spent(session, now))
 
     async def run(self) -> None:
         """Beat for ever; run it as a task, cancel it at shutdown and then `leave`."""

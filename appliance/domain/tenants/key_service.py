@@ -96,7 +96,7 @@ async def rotate_tenant_key(
         check_key_grant(caller, old.id, spec_of(old).scopes, old.expires_at)
     before = _facts(old)
     old.grace_until = utc_now() + timedelta(seconds=grace_s)
-    row, raw_key = await create_key(session, tenant_id, spec_of(old), pepper)
+    row, raw_key = await create_key(session, tenant_id, spec_of(old), pepper, lineage_id=old.lineage_id or old.id)
     record(session, actor, "key.rotate", _target(slug, old), before, _facts(old))
     record(session, actor, "key.create", _target(slug, row), None, _facts(row))
     return row, raw_key

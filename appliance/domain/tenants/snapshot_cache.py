@@ -105,4 +105,5 @@ def key_record(row: Any, slug: str) -> KeyRecord:
         grace_until_s=row.grace_until.timestamp() if row.grace_until else None,
         disabled=row.disabled_at is not None,
         limits=Limits(row.rpm, row.tpm, row.tokens_per_day, row.tokens_per_month),
+        lineage_id=row.lineage_id,
     )

@@ -123,6 +123,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     tpm: int | None
     tokens_per_day: int | None
     tokens_per_month: int | None
+    lineage_id: str | None
+    """The first key of its row of rotations, with which its own limits are counted together; null: it was rotated from none."""
     expires_at: datetime | None
     grace_until: datetime | None
     """After a rotation: refused from then on."""
@@ -179,6 +181,7 @@ def key_view(row: ApiKey, tenant: str) -> KeyView:
         tpm=row.tpm,
         tokens_per_day=row.tokens_per_day,
         tokens_per_month=row.tokens_per_month,
+        lineage_id=row.lineage_id,
         expires_at=row.expires_at,
         grace_until=row.grace_until,
         disabled_at=row.disabled_at,
