@@ -228,7 +228,7 @@ def _build(
                 is_ready=lambda: gate.condition.state is GateState.OPEN,
                 num_engine_starts=engines.num_starts,
                 are_engines_up=engines.are_up,
-                is_degraded=lambda: control.directory.degraded,
+                is_degraded=lambda: bool(control.directory.flaw),
                 unwritten_s=lambda: usage.unwritten_s,
             )
         )

@@ -4,6 +4,7 @@ SQLite runs in WAL mode with foreign keys on; a writing transaction begins IMMED
 other instead of failing in the middle. A database that does not answer raises `Unavailable`, never anything else.
 """
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -27,6 +28,9 @@ RETRY_AFTER_S = 2.0
 APPLICATION = "fairlane"
 """How PostgreSQL's pg_stat_activity names our connections."""
 
+LOST_SQLSTATES = ("08", "25006", "53", "57P", "58")
+"""PostgreSQL's codes, by their beginnings, of what is no statement's fault: connections, read-only servers, full disks and out of memory,
+shutdowns, errors of the system."""
 DAMAGED_ERRORS = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 DAMAGED = "the database file is damaged: restore a backup of it, or move it away to start with an empty one (keys and tenants are lost)"
 
@@ -43,6 +47,10 @@ class Database:
     def __init__(self, url: str, *, enforce_foreign_keys: bool = True) -> None:
         """Migrations on SQLite turn the enforcement off: rebuilding a table there would delete what refers to it."""
         self.engine = _make_engine(url, enforce_foreign_keys)
+        self.takes_writes = True
+        """Whether the last writing transaction got as far as its end."""
+        self.tried_writing_s = 0.0
+        """When the last one ended, either way; `time.monotonic`."""
         self._reads = async_sessionmaker(self.engine, expire_on_commit=False)
         self._writes = async_sessionmaker(self.engine.execution_options(fairlane_writes=True), expire_on_commit=False)
 
@@ -56,9 +64,14 @@ class Database:
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
         """A transaction: committed at the end of the block, rolled back when it raises. Raises `Unavailable`."""
-        with _lost_as_unavailable():
-            async with self._writes.begin() as session:
-                yield session
+        try:
+            with _lost_as_unavailable():
+                async with self._writes.begin() as session:
+                    yield session
+        except Unavailable:
+            self.takes_writes, self.tried_writing_s = False, time.monotonic()
+            raise
+        self.takes_writes, self.tried_writing_s = True, time.monotonic()
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
@@ -91,6 +104,7 @@ def _is_lost(error: DBAPIError) -> bool:
     return (
         error.connection_invalidated
         or name.startswith(DAMAGED_ERRORS)
+        or _sqlstate(error).startswith(LOST_SQLSTATES)
         or (isinstance(error, OperationalError | InterfaceError) and not of_the_statement)
     )
 
@@ -98,6 +112,11 @@ def _is_lost(error: DBAPIError) -> bool:
 def _sqlite_error(error: Exception) -> str:
     """SQLite's own name of an error; empty for any other."""
     return getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+
+
+def _sqlstate(error: Exception) -> str:
+    """PostgreSQL's code of an error; empty for any other."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) or ""
 
 
 def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:

@@ -174,7 +174,7 @@ ENGINE_STARTS = Family(
     "engine_starts", "counter", "Processes of an engine that came to take requests; more than one means that one died.", ("engine",)
 )
 ENGINE_UP = Family("engine_up", "gauge", "1 while an engine takes requests of its lanes.", ("engine",))
-DEGRADED = Family("database_degraded", "gauge", "1 while the database does not answer: keys and tenants are as last read.", ())
+DEGRADED = Family("database_degraded", "gauge", "1 while the database does not answer, or takes no writes.", ())
 UNWRITTEN = Family("usage_unwritten_seconds", "gauge", "Age of the oldest usage that is not in the database yet.", ())
 LOOP_LAG = Family(
     "event_loop_lag_seconds", "histogram", "How late the control plane's event loop woke from a sleep of 0.1 s.", (), TOKEN_GRID_S

@@ -1,5 +1,6 @@
 """A PostgreSQL server of our own for the tests: private folder, any free port, gone afterwards."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -11,6 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import asyncpg
 
 from tests.appliance import require_service
 
@@ -49,6 +52,19 @@ class PostgresServer:
             self.process.send_signal(how)
             self.process.wait(20)
             self.process = None
+
+    def say(self, *statements: str) -> None:
+        """Run statements in one session."""
+
+        async def run() -> None:
+            connection = await asyncpg.connect(f"{self.url}/postgres")
+            try:
+                for statement in statements:
+                    await connection.execute(statement)
+            finally:
+                await connection.close()
+
+        asyncio.run(run())
 
     def hang(self) -> None:
         """Stop all its processes where they stand."""

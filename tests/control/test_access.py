@@ -1,11 +1,13 @@
 """The snapshot decides without a clock and without a database; the directory keeps it fresh."""
 
+import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from appliance.domain.access.directory import Directory
+from appliance.domain.access.directory import LOST, SILENT_TICKS, Directory
 from appliance.domain.access.keys import MAX_KEY_CHARS, bearer, digest_key, masked, new_key
 from appliance.domain.access.principal import Scope
 from appliance.domain.access.snapshot import AccessSnapshot, KeyRecord
@@ -148,6 +150,12 @@ class FakeSource:
         self.loads += 1
         return self.snapshot
 
+    @property
+    def takes_writes(self) -> bool:
+        return True
+
+    async def try_writing(self, quiet_s: float) -> None: ...
+
 
 @pytest.mark.parametrize("error", [Unavailable("gone", reason="database_unavailable", retry_after_s=1), RuntimeError("surprise")])
 async def test_a_lost_database_keeps_the_last_snapshot_and_recovers_by_itself(error):
@@ -155,11 +163,11 @@ async def test_a_lost_database_keeps_the_last_snapshot_and_recovers_by_itself(er
     directory = Directory(source, await source.load(), lambda: NOW_S)
     source.error = error
     await directory.poll()
-    assert directory.degraded
+    assert directory.flaw == LOST
     assert directory.authenticate("raw", None).tenant_id == "acme"
     source.error, source.snapshot = None, snapshot_of(version=2)
     await directory.poll()
-    assert not directory.degraded
+    assert not directory.flaw
     with pytest.raises(Unauthenticated):
         directory.authenticate("raw", None)
 
@@ -182,3 +190,37 @@ async def test_a_database_restored_to_an_older_version_is_followed_too():
     source.snapshot = snapshot_of(version=3)
     await directory.poll()
     assert directory.snapshot.version == 3
+
+
+class SlowSource(FakeSource):
+    """Its answer takes some turns of the loop."""
+
+    async def version(self) -> int:
+        for _ in range(4):
+            await asyncio.sleep(0)
+        return self.snapshot.version
+
+
+async def test_a_process_that_was_held_up_does_not_take_the_database_for_lost():
+    source = SlowSource(snapshot_of())
+    directory = Directory(source, await source.load(), lambda: NOW_S, tick_s=0.001)
+    asyncio.get_running_loop().call_soon(time.sleep, 0.001 * (SILENT_TICKS + 4))
+    await directory.poll()
+    assert not directory.flaw
+
+
+async def test_a_database_that_is_silent_for_long_is_taken_for_lost_until_it_answers():
+    class HangingSource(FakeSource):
+        async def version(self) -> int:
+            await answer.wait()
+            return self.snapshot.version
+
+    answer = asyncio.Event()
+    source = HangingSource(snapshot_of())
+    directory = Directory(source, await source.load(), lambda: NOW_S, tick_s=0.001)
+    polling = asyncio.create_task(directory.poll())
+    await asyncio.sleep(0.001 * SILENT_TICKS * 20)
+    assert directory.flaw == LOST
+    answer.set()
+    await polling
+    assert not directory.flaw

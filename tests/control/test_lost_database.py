@@ -7,6 +7,7 @@ import asyncpg
 from httpx import ASGITransport, AsyncClient
 from litestar import Litestar
 
+from appliance.domain.access.directory import LOST, NO_WRITES
 from appliance.domain.tenants.bootstrap import open_control
 from appliance.domain.tenants.routes import admin_router
 from appliance.problems import EXCEPTION_HANDLERS
@@ -66,7 +67,7 @@ async def test_a_lost_database_degrades_refuses_writes_with_503_and_no_key_with_
         assert (await client.post("/api/v1/login", json=login)).status_code == 200
         await relay.cut()
         await control.directory.poll()
-        assert control.directory.degraded
+        assert control.directory.flaw == LOST
         assert control.directory.authenticate(API_KEY, None).tenant_id == "default"
         refused = await client.post("/api/v1/tenants", json={"slug": "acme"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable"), refused.text
@@ -79,8 +80,9 @@ async def test_a_lost_database_degrades_refuses_writes_with_503_and_no_key_with_
 
         await relay.join()
         await control.directory.poll()
-        assert not control.directory.degraded
+        assert control.directory.flaw == NO_WRITES, "nobody has written yet"
         assert (await client.post("/api/v1/tenants", json={"slug": "acme"})).status_code == 201
+        assert not control.directory.flaw
         assert "acme" in control.directory.snapshot.policies
     await control.close()
     await relay.cut()

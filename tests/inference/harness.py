@@ -67,6 +67,12 @@ class FixedSource:
     async def load(self) -> AccessSnapshot:
         return self._snapshot
 
+    @property
+    def takes_writes(self) -> bool:
+        return True
+
+    async def try_writing(self, quiet_s: float) -> None: ...
+
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager

@@ -4,6 +4,8 @@ import signal
 import sqlite3
 from pathlib import Path
 
+import httpx
+
 from tests.control.postgres import own_postgres
 from tests.inference.test_serve import serving, until
 from tests.served.clients import asking, booked, new_tenant
@@ -47,6 +49,20 @@ def test_a_postgresql_that_hangs_is_noticed_within_seconds_and_holds_up_no_reque
         until(lambda: booked(served) == (tally.number, tally.tokens), lambda: f"{booked(served)} {tally}")
 
 
+def test_a_postgresql_that_only_reads_shows_as_degraded_and_costs_no_request_and_no_usage(tmp_path: Path, export: Path) -> None:
+    with own_postgres() as postgres, serving(tmp_path, export, f"database_url={postgres.url}/postgres") as served:
+        with asking(served.url) as tally:
+            postgres.say("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+            until(lambda: served.ready() == (200, "degraded"), served.log)
+            refused = new_tenant(served, "acme")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable")
+            postgres.say("SET default_transaction_read_only = off", "ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()")
+            until(lambda: served.ready() == (200, "ready"), served.log)
+        assert set(tally.statuses) == {200}, tally.statuses
+        until(lambda: booked(served) == (tally.number, tally.tokens), lambda: f"{booked(served)} {tally}")
+        assert "database_lost" not in served.log()
+
+
 def test_a_locked_sqlite_file_costs_no_request_and_no_usage(tmp_path: Path, export: Path) -> None:
     with serving(tmp_path, export) as served:
         with asking(served.url) as tally:
@@ -57,9 +73,14 @@ def test_a_locked_sqlite_file_costs_no_request_and_no_usage(tmp_path: Path, expo
             refused = new_tenant(served, "acme")
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable")
             assert tally.number > before + 20, "requests do not wait for the lock"
-            until(lambda: is_spooling(tmp_path), served.log)
+            until(lambda: is_spooling(tmp_path) and served.ready() == (200, "degraded"), served.log)
+            assert "takes no writes" in httpx.get(served.url + "/readyz").json()["reason"]
             lock.execute("ROLLBACK")
-            lock.close()
             assert new_tenant(served, "acme").status_code == 201
+            until(lambda: served.ready() == (200, "ready"), served.log)
         assert set(tally.statuses) == {200}, tally.statuses
         until(lambda: booked(served) == (tally.number, tally.tokens), lambda: f"{booked(served)} {tally}")
+        lock.execute("BEGIN IMMEDIATE")
+        until(lambda: served.ready() == (200, "degraded"), served.log)  # though nobody writes anything
+        lock.close()
+        until(lambda: served.ready() == (200, "ready"), served.log)

@@ -1,11 +1,12 @@
 """The current access snapshot and how it follows the database.
 
-A lost database never turns a valid key away: the last snapshot stays, `degraded` says so, and polling recovers.
+A lost database never turns a valid key away: the last snapshot stays, `flaw` says so, and polling recovers. One that answers and takes
+no writes (a full or read-only disk, a lock that somebody holds) is told apart.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import structlog
@@ -19,13 +20,19 @@ log = structlog.get_logger(__name__)
 POLL_INTERVAL_S = 0.25
 """How far other processes' writes (the CLI's, another worker's) lag behind."""
 
+SILENT_TICKS, TICK_S = 16, 0.25
+"""A database that does not answer for so many turns of ours shows as lost, though it may still answer. Turns, not seconds: where this
+process was held up itself, the answer may lie there unread."""
+WRITE_EVERY_S = 5.0
+"""Where nothing was written for so long, something is, to see whether it can be."""
+RETRY_WRITE_S = 1.0
 
-SILENCE_S = 2.0
-"""A poll that takes longer shows as degraded, though it may still be answered."""
+LOST = "the database does not answer; keys and tenants are as last read"
+NO_WRITES = "the database takes no writes; usage is kept in the data directory and administration is refused"
 
 
 class SnapshotSource(Protocol):
-    """Where snapshots come from. Both methods raise `Unavailable` while the database does not answer."""
+    """Where snapshots come from. Its methods raise `Unavailable` while the database does not answer."""
 
     async def version(self) -> int:
         """The database's version: it grows with every admin write."""
@@ -35,20 +42,40 @@ class SnapshotSource(Protocol):
         """Everything, at that version or a later one."""
         ...
 
+    @property
+    def takes_writes(self) -> bool:
+        """Whether the last write, whosoever, succeeded."""
+        ...
+
+    async def try_writing(self, quiet_s: float) -> None:
+        """Write something, unless somebody tried so lately."""
+        ...
+
 
 class Directory:
     """Holds the snapshot that requests are judged by. `subscribe` tells the engine's side of policy changes."""
 
-    def __init__(self, source: SnapshotSource, snapshot: AccessSnapshot, wall_clock_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, source: SnapshotSource, snapshot: AccessSnapshot, wall_clock_s: Callable[[], float] = time.time, tick_s: float = TICK_S
+    ) -> None:
         self._source = source
         self._snapshot = snapshot
         self._wall_clock_s = wall_clock_s
+        self._tick_s = tick_s
         self._loading = asyncio.Lock()
         self._subscribers: list[Callable[[AccessSnapshot], None]] = []
-        self.degraded = False
+        self._is_lost = False
         """The database did not answer the last poll; the snapshot may be old."""
+        self._said_no_writes = False
         self.capacity_tpm = 0
         """Tokens a minute that the engine measured it can do; 0: no engine was ready yet."""
+
+    @property
+    def flaw(self) -> str:
+        """What is wrong with the database, in words; empty: nothing."""
+        if self._is_lost:
+            return LOST
+        return "" if self._source.takes_writes else NO_WRITES
 
     @property
     def snapshot(self) -> AccessSnapshot:
@@ -77,26 +104,51 @@ class Directory:
 
     async def poll(self) -> None:
         """Load if the database's version moved; note whether it answers, and in time: a hanging one is as good as lost."""
-        silence = asyncio.get_running_loop().call_later(SILENCE_S, self._lose, f"no answer within {SILENCE_S:g} s")
+        silence = asyncio.create_task(self._count_silence())
         try:
             if await self._source.version() != self._snapshot.version:
                 await self.refresh()
         except Exception as error:  # noqa: BLE001 (following must outlive whatever the database does)
             self._lose(str(error), None if isinstance(error, Unavailable) else error)
         else:
-            if self.degraded:
+            if self._is_lost:
                 log.info("database_back", snapshot_version=self._snapshot.version)
-            self.degraded = False
+            self._is_lost = False
         finally:
             silence.cancel()
 
     def _lose(self, reason: str, unexpected: Exception | None = None) -> None:
-        if not self.degraded:
+        if not self._is_lost:
             log.error("database_lost", error=reason, snapshot_version=self._snapshot.version, exc_info=unexpected)
-        self.degraded = True
+        self._is_lost = True
+
+    async def _count_silence(self) -> None:
+        for _ in range(SILENT_TICKS):
+            await asyncio.sleep(self._tick_s)
+        self._lose(f"no answer within {SILENT_TICKS * self._tick_s:g} s")
+
+    async def try_writing(self) -> None:
+        """See whether the database takes writes, where nobody else shows it."""
+        try:
+            await self._source.try_writing(WRITE_EVERY_S if self._source.takes_writes else RETRY_WRITE_S)
+        except Unavailable:
+            pass  # the source knows
+        except Exception as error:
+            log.error("write_not_tried", error=str(error), exc_info=error)
+        if self._said_no_writes is self._source.takes_writes:
+            self._said_no_writes = not self._source.takes_writes
+            (log.error if self._said_no_writes else log.info)(
+                "database_takes_no_writes" if self._said_no_writes else "database_takes_writes"
+            )
 
     async def follow(self) -> None:
         """Poll for ever; run it as a task and cancel it at shutdown."""
-        while True:
-            await asyncio.sleep(POLL_INTERVAL_S)
-            await self.poll()
+        async with asyncio.TaskGroup() as both:  # apart: a write may wait for a lock, and reading goes on
+            both.create_task(_for_ever(self.poll, POLL_INTERVAL_S))
+            both.create_task(_for_ever(self.try_writing, RETRY_WRITE_S))
+
+
+async def _for_ever(what: Callable[[], Awaitable[None]], every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        await what()

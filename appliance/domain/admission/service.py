@@ -88,7 +88,7 @@ class Admission:
         return self._tenants[tenant_id].spent.today if tenant_id in self._tenants else 0
 
     def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]]) -> None:
-        """Tokens that all processes have used of this day and this month, by tenant and by meter of keys; what we know beyond that stays."""
+        """Tokens that all processes have used of this day and this month, by tenant and by meter of keys; what we know beyond stays."""
         now = datetime.fromtimestamp(self._wall_s(), UTC)
         for account_of, spent in ((self._tenant_account, tenants), (self._key_account, keys)):
             for owner_id, (today, this_month) in spent.items():

@@ -19,7 +19,7 @@ class LiveAnswer(msgspec.Struct, frozen=True):
 
 
 class ReadyAnswer(msgspec.Struct, frozen=True):
-    """`status` is ready, degraded (ready, but without the database or without the engine of some lanes: `reason` says which), warming_up,
+    """`status` is ready, degraded (ready, but without a database or the engine of some lanes: `reason` says which), warming_up,
     engine_down or draining."""
 
     status: str
@@ -59,8 +59,8 @@ class Health:
             f"the engine of lane {lane} is being started again ({each.phase}, {each.percent} %: {each.detail})"
             for lane, each in self._lanes_down().items()
         ]
-        if self._directory.degraded:
-            flaws.append("the database does not answer; keys and tenants are as last read")
+        if self._directory.flaw:
+            flaws.append(self._directory.flaw)
         if flaws:
             return 200, ReadyAnswer("degraded", condition.phase, 100, "; ".join(flaws))
         return 200, ReadyAnswer("ready", condition.phase, 100, "")

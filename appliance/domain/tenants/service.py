@@ -1,5 +1,6 @@
 """Reading and writing tenants, and the snapshot of who may do what."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from appliance.db.base import utc_now
 from appliance.db.database import Database
-from appliance.db.state import bump_version, read_version
+from appliance.db.state import bump_version, read_version, write_text
 from appliance.domain.access.snapshot import AccessSnapshot
 from appliance.domain.admins.token_service import load_admin_tokens
 from appliance.domain.audit.service import Actor, record
@@ -23,6 +25,7 @@ from engine.wire import TenantPolicy
 
 DEFAULT_TENANT = "default"
 """Owns the first key."""
+WRITE_TRIED = "write_tried_at"
 DELETED = "deleted"
 SUSPENDED = "suspended"
 
@@ -165,6 +168,15 @@ class DatabaseSource:
     async def version(self) -> int:
         async with self._database.read() as session:
             return await read_version(session)
+
+    @property
+    def takes_writes(self) -> bool:
+        return self._database.takes_writes
+
+    async def try_writing(self, quiet_s: float) -> None:
+        if time.monotonic() - self._database.tried_writing_s >= quiet_s:
+            async with self._database.write() as session:
+                await write_text(session, WRITE_TRIED, utc_now().isoformat())
 
     async def load(self) -> AccessSnapshot:
         """The version is read first: a write in between makes the next poll load again, never go unseen."""
