@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.tail.report import CaseReport
@@ -27,6 +27,8 @@ class Stream:
     leaves: float = 0.0
     """So large a part of its clients hangs up, at a random moment before `leave_within_s`."""
     leave_within_s: float = 2.0
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    """Of the tier, for this tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class Flight:
     """Tokens of prompt and output, taken in turn."""
     read_bytes_per_s: int = 0
     """Its clients read so slowly; 0: as fast as it comes."""
+    overrides: Mapping[str, object] = field(default_factory=dict)
 
 
 type Source = Stream | Flight
@@ -127,6 +130,6 @@ def poisson(
     return tuple(found)
 
 
-def tenants_of(sources: Iterable[Source]) -> dict[str, str]:
-    """Tenants and their tiers."""
-    return {source.tenant: source.tier for source in sources}
+def tenants_of(sources: Iterable[Source]) -> dict[str, Source]:
+    """Tenants, each with a source that names its tier and overrides."""
+    return {source.tenant: source for source in sources}

@@ -7,7 +7,11 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "priority": ("--scheduling-policy", "priority"),
     "wrr": ("--scheduling-policy", "wrr"),
     "no step limit": ("--max-step-ms", "0"),
+    "fixed chunks of 256": ("--fixed-chunk-tokens", "256"),
     "no chunks": ("--no-enable-chunked-prefill",),
+    "no deadline order": ("--no-enable-deadline-order",),
+    "contiguous memory": ("--kv-allocation", "contiguous"),
+    "no batch preemption": ("--no-enable-batch-preemption",),
     "no KV quota": ("--no-enable-kv-quota",),
     "no prefix cache": ("--no-enable-prefix-caching",),
 }

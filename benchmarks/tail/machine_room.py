@@ -10,7 +10,7 @@ from itertools import groupby
 from benchmarks.noisy_neighbour import ADMIN_TOKEN, tenant_endpoint
 from benchmarks.servers import Running, Server, ours, running
 from benchmarks.sse_client import Endpoint
-from benchmarks.tail.case import Case, Flight, tenants_of
+from benchmarks.tail.case import Case, Flight, Source, tenants_of
 from benchmarks.tail.report import CaseReport, tenant_report
 from benchmarks.tail.traffic import Traffic
 
@@ -59,11 +59,11 @@ class _Room:
 
     def __init__(self, ready: Running) -> None:
         self._ready = ready
-        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self._endpoints: dict[tuple[str, str, str], Endpoint] = {}
 
     async def measure(self, case: Case, show: Show) -> CaseReport:
-        tiers = tenants_of(case.sources)
-        endpoints = {tenant: await self._endpoint(tenant, tier) for tenant, tier in tiers.items()}
+        tenants = tenants_of(case.sources)
+        endpoints = {tenant: await self._endpoint(source) for tenant, source in tenants.items()}
         await self._until_idle()
         traffic = Traffic(case, endpoints)
         cpu_before_s = time.process_time()
@@ -76,19 +76,21 @@ class _Room:
             flags=list(case.flags),
             duration_s=case.duration_s,
             tenants={
-                tenant: tenant_report(tenant, tier, [s for s in traffic.sent if s.tenant == tenant], traffic.begin_s, traffic.end_s)
-                for tenant, tier in tiers.items()
+                tenant: tenant_report(tenant, source.tier, [s for s in traffic.sent if s.tenant == tenant], traffic.begin_s, traffic.end_s)
+                for tenant, source in tenants.items()
             },
             lag_p99_ms=1e3 * lags[round(0.99 * (len(lags) - 1))] if lags else 0.0,
             generator_cpu_share=cpu_share,
             server=await asyncio.to_thread(self._watched),
         )
 
-    async def _endpoint(self, tenant: str, tier: str) -> Endpoint:
-        if (tenant, tier) not in self._endpoints:
-            slug = f"{tenant}-{tier}"
-            self._endpoints[tenant, tier] = await asyncio.to_thread(tenant_endpoint, self._ready.endpoint, slug, tier)
-        return self._endpoints[tenant, tier]
+    async def _endpoint(self, source: Source) -> Endpoint:
+        overrides = dict(source.overrides)
+        key = source.tenant, source.tier, repr(overrides)
+        if key not in self._endpoints:
+            slug = f"{source.tenant}-{source.tier}-{len(self._endpoints)}"
+            self._endpoints[key] = await asyncio.to_thread(tenant_endpoint, self._ready.endpoint, slug, source.tier, **overrides)
+        return self._endpoints[key]
 
     async def _until_idle(self) -> None:
         for _ in range(round(IDLE_TIMEOUT_S / 0.25)):

@@ -23,7 +23,7 @@ from engine.simulation.workload import Shape, prompt_of, submits
 from engine.wire import Submit, TenantPolicy
 
 PRIORITIES = {"interactive": 10, "standard": 0}
-QUIET_S, NEIGHBOUR_IN_FLIGHT = 300.0, 16
+QUIET_S = 300.0
 USERS, PROMPTS = (4, 8, 16, 32, 64), (64, 256, 512, 1024, 2048)
 USER_EVERY_S, USER_OUTPUT_TOKENS, SWEEP_S = 10.0, 64, 180.0
 
@@ -82,32 +82,63 @@ def engine_flags(flags: Sequence[str]) -> dict[str, object]:
 # ---- ablations
 
 
-def quiet_beside_neighbour(flags: Sequence[str], in_flight: int, duration_s: float) -> dict[str, float]:
-    """A request of 70 tokens every second, and a tenant that keeps `in_flight` prompts of 1,500 tokens going."""
-    tiers = {"quiet": policy_of("interactive", 4.0), "noisy": policy_of("standard", 1.0)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """Who is there beside the quiet tenant, which asks for 32 tokens behind 70 new ones every second."""
+
+    name: str
+    noisy: int
+    """Prompts of 1,500 tokens that another tenant keeps in flight."""
+    batch: int = 0
+    """Prompts of 700 tokens that a third one keeps in flight in the batch lane, for 200 tokens each."""
+    prefix_tokens: int = 0
+    """Of the quiet tenant's prompts, before the new ones, always the same."""
+    flags: tuple[str, ...] = ()
+
+
+CROWDS = (
+    Crowd(name="alone", noisy=0),
+    Crowd(name="beside", noisy=16),
+    Crowd(name="alone, long prefix", noisy=0, prefix_tokens=512),
+    Crowd(name="crowded", noisy=16, batch=8, prefix_tokens=512, flags=("--num-gpu-blocks-override", "700")),
+)
+"""The second and the fourth are measured with every part switched off in turn; crowded means that memory is scarce."""
+
+
+def measure_crowd(crowd: Crowd, flags: Sequence[str], duration_s: float) -> dict[str, float]:
+    """What becomes of the quiet tenant, and how much the others get."""
+    tiers = {"quiet": policy_of("interactive", 4.0), "noisy": policy_of("standard", 1.0), "batch": policy_of("standard", 1.0)}
     policies = {tenant: msgspec.structs.replace(policy, tenant_id=tenant) for tenant, policy in tiers.items()}
-    study = study_of([], engine_flags(flags), tiers)
-    limits, shape = study.limits(), Shape()
+    study = study_of([], engine_flags((*crowd.flags, *flags)), tiers)
+    limits = study.limits()
     scheduler = Scheduler(limits, model=StepModel(study.machine.times))
     scheduler.set_policies(policies.values())
     collector, served_tokens, numbers = Collector(policies), 0, itertools.count()
 
     def request(row: TraceRow) -> Submit:
         number = next(numbers)
-        (submit,) = submits([row], shape, policies, limits.vocab_size)
+        (submit,) = submits([row], Shape(lane="batch" if row.tenant == "batch" else ""), policies, limits.vocab_size)
         prompt = prompt_of(row, number, limits.vocab_size)
         return msgspec.structs.replace(submit, sequence_id=number, prompt=prompt)
+
+    def of_quiet(at_s: float) -> TraceRow:
+        blocks = (limits.vocab_size,) if crowd.prefix_tokens else ()
+        return TraceRow(at_s, "quiet", crowd.prefix_tokens + 70, 32, blocks, crowd.prefix_tokens)
+
+    others = {"noisy": (1500, 64), "batch": (700, 200)}
 
     def on_end(served: Served) -> None:
         nonlocal served_tokens
         collector.take(served, 0)
-        if served.submit.tenant_id == "noisy" and served.ended_ns < duration_s * 1e9:
+        tenant = served.submit.tenant_id
+        if tenant in others and served.ended_ns < duration_s * 1e9:
             served_tokens += len(served.submit.prompt) + len(served.token_times_ns)
-            simulator.add([request(TraceRow(served.ended_ns / 1e9, "noisy", 1500, 64))])
+            simulator.add([request(TraceRow(served.ended_ns / 1e9, tenant, *others[tenant]))])
 
     simulator = Simulator(scheduler, QuickRunner(limits.vocab_size), study.machine.times, on_end=on_end)
-    simulator.add(request(TraceRow(0.0, "noisy", 1500, 64)) for _ in range(in_flight))
-    simulator.add(request(TraceRow(5.0 + second, "quiet", 70, 32)) for second in range(round(duration_s) - 10))
+    for tenant, in_flight in (("noisy", crowd.noisy), ("batch", crowd.batch)):
+        simulator.add(request(TraceRow(0.0, tenant, *others[tenant])) for _ in range(in_flight))
+    simulator.add(request(of_quiet(5.0 + second)) for second in range(round(duration_s) - 10))
     simulator.run()
     quiet = next(tenant for tenant in collector.tenants() if tenant.tenant == "quiet")
     return {
@@ -115,24 +146,25 @@ def quiet_beside_neighbour(flags: Sequence[str], in_flight: int, duration_s: flo
         "tpot_p99_ms": quiet.tpot.p99_ms,
         "worst_gap_ms": quiet.worst_gap_ms,
         "attainment": quiet.attainment,
-        "neighbour_tokens_per_s": served_tokens / duration_s,
+        "others_tokens_per_s": served_tokens / duration_s,
     }
 
 
 def run_ablations(setup: Setup, show: Show) -> list[Point]:
     duration_s = setup.seconds(QUIET_S)
-    points = [Point(name="alone", numbers=quiet_beside_neighbour((), 0, duration_s))]
-    for index, (name, flags) in enumerate(ABLATIONS.items()):
-        show(name, index / len(ABLATIONS))
-        points.append(Point(name=name, numbers=quiet_beside_neighbour(flags, NEIGHBOUR_IN_FLIGHT, duration_s)))
+    points: list[Point] = []
+    for index, crowd in enumerate(CROWDS):
+        for name, flags in ABLATIONS.items() if crowd.noisy else [("", ())]:
+            show(f"{crowd.name} {name}", index / len(CROWDS))
+            points.append(Point(name=f"{crowd.name}: {name}" if name else crowd.name, numbers=measure_crowd(crowd, flags, duration_s)))
     return points
 
 
 def ablation_figures(points: Sequence[Point]) -> list[Figure]:
-    by_name = {point.name: point.numbers for point in points}
-    alone = by_name["alone"]["ttft_p99_ms"]
-    names = [name for name in by_name if name != "alone"]
-    return [Figure(f"simulated, {name}: quiet P99 TTFT / alone", by_name[name]["ttft_p99_ms"] / alone, "x") for name in names]
+    by_name = {point.name: point.numbers["ttft_p99_ms"] for point in points}
+    alone = {"beside": by_name["alone"], "crowded": by_name["alone, long prefix"]}
+    cases = [(name, name.partition(":")[0]) for name in by_name if ":" in name]
+    return [Figure(f"simulated, {name}: quiet P99 TTFT / alone", by_name[name] / alone[crowd], "x") for name, crowd in cases]
 
 
 # ---- the counters' gap

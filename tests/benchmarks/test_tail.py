@@ -7,10 +7,11 @@ import pytest
 from appliance.domain.slas.decisions import SEED_TIERS
 from benchmarks.load import Outcome
 from benchmarks.tail.case import Case, Figure, Flight, Setup, Stream, every
+from benchmarks.tail.flags import FCFS
 from benchmarks.tail.plots import draw
 from benchmarks.tail.report import TIER_TARGETS, CaseReport, Sent, tenant_report
 from benchmarks.tail.scenarios import flooder, noisy_neighbour, overload, replay
-from benchmarks.tail.simulated import engine_flags, quiet_beside_neighbour, sweep_point
+from benchmarks.tail.simulated import CROWDS, engine_flags, measure_crowd, sweep_point
 from benchmarks.tail.store import Store
 from benchmarks.tail.text import case_table, figure_table
 from benchmarks.tail.traffic import Traffic, read_slowly
@@ -134,12 +135,17 @@ def test_flags_become_fields_of_the_engines_configuration():
 
 
 def test_the_simulated_neighbour_costs_the_quiet_tenant_little_and_under_fcfs_much():
-    alone, beside, fcfs = (
-        quiet_beside_neighbour(flags, in_flight, 40.0)["ttft_p99_ms"]
-        for flags, in_flight in (((), 0), ((), 16), (("--scheduling-policy", "fcfs", "--max-step-ms", "0"), 16))
-    )
-    assert beside < 5 * alone
-    assert fcfs > 50 * alone
+    alone, beside, *_ = CROWDS
+    first = measure_crowd(alone, (), 40.0)["ttft_p99_ms"]
+    assert measure_crowd(beside, (), 40.0)["ttft_p99_ms"] < 5 * first
+    assert measure_crowd(beside, FCFS, 40.0)["ttft_p99_ms"] > 50 * first
+
+
+def test_where_memory_is_scarce_paging_and_the_prefix_cache_are_what_serves_the_quiet_tenant():
+    crowded = CROWDS[-1]
+    paged, contiguous = (measure_crowd(crowded, flags, 130.0) for flags in ((), ("--kv-allocation", "contiguous")))
+    assert (paged["attainment"], contiguous["attainment"]) == (1.0, pytest.approx(0.0, abs=0.1))
+    assert measure_crowd(crowded, ("--no-enable-prefix-caching",), 130.0)["ttft_p99_ms"] > 2 * paged["ttft_p99_ms"]
 
 
 def test_results_are_kept_case_by_case_and_drawn(tmp_path: Path):

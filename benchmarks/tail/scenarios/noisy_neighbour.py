@@ -22,7 +22,9 @@ def _servers() -> tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...]:
 def _case(name: str, flags: tuple[str, ...], in_flight: int, setup: Setup) -> Case:
     duration_s = setup.seconds(REQUESTS * INTERVAL_S)
     quiet = Stream(tenant="quiet", tier="interactive", arrivals=every(INTERVAL_S, duration_s, 70, 32))
-    noisy = Flight(tenant="noisy", tier="standard", in_flight=in_flight, sizes=((1500, 64),))
+    noisy = Flight(
+        tenant="noisy", tier="standard", in_flight=in_flight, sizes=((1500, 64),), overrides={"queue_ttl_ms": None}
+    )  # nobody is refused
     sources = (quiet, noisy) if in_flight else (quiet,)
     return Case(name=name, sources=sources, duration_s=duration_s, flags=flags, warm_s=WARM_S * bool(in_flight))
 
