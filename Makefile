@@ -6,6 +6,7 @@
 # make bench-tail  measure what tenants do to each other's tails (BENCH_FLAGS="--quick straggler"; see benchmarks/README.md)
 # make gpu-compile  compile the GPU kernels and whole steps for cards that are not here; writes var/gpu-compile.json
 # make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card
+# make docker-smoke  build the image and run docker/compose.yaml for real; writes var/docker-smoke.json (see docs/docker.md)
 # make dashboards  make the Grafana dashboards (dashboards/json) anew from dashboards/pages
 # make grafana-env  make the environment of `fairlane grafana push` (.venv-grafana)
 # make lock      make the lock files anew after a change of pyproject.toml (needs uv)
@@ -16,6 +17,7 @@ TESTS ?= tests
 BENCH_FLAGS ?=
 GPU_COMPILE_FLAGS ?=
 GPU_BENCH_FLAGS ?=
+DOCKER_SMOKE_FLAGS ?=
 
 VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
@@ -26,7 +28,7 @@ NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench dashboards grafana-env lock
+.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench docker-smoke dashboards grafana-env lock
 
 # a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
 ifneq ($(wildcard $(VENV)/.stamp-venv),)
@@ -66,6 +68,9 @@ gpu-compile: .venv-gpu/.stamp
 
 gpu-bench: $(VENV)/.stamp-project
 	$(VENV_PYTHON) -W ignore -m benchmarks.gpu_bench $(GPU_BENCH_FLAGS)
+
+docker-smoke: $(VENV)/.stamp-dev
+	$(VENV_PYTHON) -m tools.docker_smoke $(DOCKER_SMOKE_FLAGS)
 
 dashboards: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m dashboards

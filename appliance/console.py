@@ -86,7 +86,8 @@ def banner(
     token_path: Path | None,
     setup_token: str | None = None,
 ) -> str:
-    """URL, model, a request to paste, where the secrets are, and by what it runs."""
+    """URL, model, a request to paste, where the secrets are, and by what it runs. A key that the settings gave (it has no `key_path`)
+    is somebody's secret and not shown: a container's output is kept elsewhere."""
     model = ready.card.model_id
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0})
     lines = [
@@ -95,7 +96,7 @@ def banner(
         f"Administration: {url}/ui/   API description: {url}/schema   metrics: {url}/metrics",
         "",
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
-        f"  -H 'Authorization: Bearer {api_key or 'YOUR_KEY'}' \\",
+        f"  -H 'Authorization: Bearer {api_key if api_key and key_path else 'YOUR_KEY'}' \\",
         f"  -d '{body}'",
         "",
     ]

@@ -8,6 +8,7 @@ SettingsError            names the key, the value, where it came from, the bound
 
 import difflib
 import ipaddress
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that requests in flight get to finish after SIGTERM."""
     metrics_without_key: bool = False
     """Serve /metrics without a key also when bound elsewhere than loopback."""
+    metrics_key: str = ""
+    """A key for /metrics and /load alone, 16 or more printable characters, beside tenants' keys of scope `metrics`; empty: none."""
     metrics_max_tenants: Count = 100
     """Tenants with metric series of their own, the busiest; the others share the label `other`."""
     vllm_metric_names: bool = False
@@ -174,7 +177,7 @@ def engine_config(settings: Settings) -> EngineConfig:
 
 # ---- the table --------------------------------------------------------------------------------------------------
 
-SECRETS = frozenset({"otlp_headers", "bootstrap_api_key", "bootstrap_admin_token", "bootstrap_admin_password", "key_pepper"})
+SECRETS = frozenset({"otlp_headers", "metrics_key", "bootstrap_api_key", "bootstrap_admin_token", "bootstrap_admin_password", "key_pepper"})
 """No flag (`ps` shows flags); `FAIRLANE_X_FILE` reads the value from a file."""
 FILE_VARIANTS = SECRETS | {"database_url"}
 DECIDED_BY_US = frozenset({"export_dir", "await_common_prefixes"})
@@ -330,12 +333,13 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _check_secrets(settings: Settings) -> None:
-    for name in ("bootstrap_api_key", "bootstrap_admin_token"):
-        value: str = getattr(settings, name)
+    bearers: dict[str, str] = {name: getattr(settings, name) for name in ("bootstrap_api_key", "bootstrap_admin_token", "metrics_key")}
+    for name, value in bearers.items():
         if value and (len(value) < 16 or not value.isascii() or not value.isprintable() or " " in value):
             raise SettingsError(
                 f"{name}=(hidden, {len(value)} characters) must be 16 or more printable ASCII characters without spaces: "
-                f"set {ENV_PREFIX}{name.upper()} to a longer random value, or leave it out to have one made"
+                f"set {ENV_PREFIX}{name.upper()} to a longer random value, or leave it out"
+                f"{'' if name == 'metrics_key' else ' to have one made'}"
             )
     password = settings.bootstrap_admin_password
     if password and not MIN_PASSWORD_CHARS <= len(password) <= MAX_PASSWORD_CHARS:
@@ -343,8 +347,9 @@ def _check_secrets(settings: Settings) -> None:
             f"bootstrap_admin_password=(hidden, {len(password)} characters) must have {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS}: "
             f"set {ENV_PREFIX}BOOTSTRAP_ADMIN_PASSWORD to another one, or leave it out and make the first owner with the setup token"
         )
-    if settings.bootstrap_api_key and settings.bootstrap_api_key == settings.bootstrap_admin_token:
-        raise SettingsError("bootstrap_api_key and bootstrap_admin_token are the same: no key may do both, give them different values")
+    for first, second in itertools.combinations(bearers, 2):
+        if bearers[first] and bearers[first] == bearers[second]:
+            raise SettingsError(f"{first} and {second} are the same: no key may do both, give them different values")
 
 
 def _check_proxies(settings: Settings) -> None:

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
 OLD_JAX = Version("0.11.2")
-LOCKS = {"base.lock": ("build",), "dev.lock": ("build", "dev"), "jax011.lock": ("build",)}
+LOCKS = {"base.lock": ("build",), "cuda12.lock": ("build", "gpu"), "dev.lock": ("build", "dev"), "jax011.lock": ("build",)}
 """The extras of pyproject.toml that each lock covers."""
 
 
@@ -60,8 +60,10 @@ def check(root: Path) -> list[str]:
         locked_by_file[name] = pins(text)
         found += form_findings(name, text) + requirement_findings(name, locked_by_file[name], wanted)
     found += form_findings("model.lock", (root / "requirements" / "model.lock").read_text())
-    base, dev = locked_by_file["base.lock"], locked_by_file["dev.lock"]
-    found += [f"dev.lock: {name} is {dev.get(name)}, base.lock has {base[name]}" for name in base if dev.get(name) != base[name]]
+    base = locked_by_file["base.lock"]
+    for other in ("dev.lock", "cuda12.lock"):
+        locked = locked_by_file[other]
+        found += [f"{other}: {name} is {locked.get(name)}, base.lock has {base[name]}" for name in base if locked.get(name) != base[name]]
     if locked_by_file["jax011.lock"]["jax"] != OLD_JAX:
         found.append(f"jax011.lock: jax is {locked_by_file['jax011.lock']['jax']}, not {OLD_JAX}")
     return found

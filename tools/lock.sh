@@ -12,6 +12,7 @@ trap 'rm -f "$pins"' EXIT
 sed -n 's/ \\$//; /^[a-z]/p' requirements/dev.lock > "$pins"
 # one set of versions in all environments, but for what the older jax needs
 "$uv" "${options[@]}" --extra build -c "$pins" -o requirements/base.lock
+"$uv" "${options[@]}" --extra build --extra gpu -c "$pins" -o requirements/cuda12.lock
 sed -i '/^jax==/d; /^jaxlib==/d' "$pins"
 "$uv" "${options[@]}" --extra build -c "$pins" requirements/jax011.in -o requirements/jax011.lock
 sed '/^jax/d; /^jaxlib/d; /^setuptools==/d' "$pins" > "$pins.gpu"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 
 import click
 import structlog
@@ -23,7 +24,10 @@ from appliance.db.database import Database
 from appliance.db.revision import Schema, SchemaState, migrate, read_schema, refuse_unless_current
 from appliance.domain.models import MODELS
 from appliance.domain.tenants.bootstrap import make_data_dir
+from appliance.errors import Unavailable
 from appliance.settings import sqlalchemy_url
+
+RETRY_EVERY_S = 0.5
 
 assert all(each.metadata is Base.metadata for each in MODELS)
 
@@ -64,31 +68,43 @@ def serve_command(model_argument: str | None, config: str | None, **flags: objec
 
 
 @cli.command("migrate", short_help="Bring the database to this version's schema.")
+@click.option("--wait-s", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for a database that does not answer yet.")
 @store_options
 @fails_clearly
-def migrate_command(data_dir: str | None, database_url: str | None, config: str | None) -> None:
+def migrate_command(wait_s: float, data_dir: str | None, database_url: str | None, config: str | None) -> None:
     """Bring the database to this version's schema, all of it or nothing. Back it up first; running it again is no error."""
     settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
     make_data_dir(settings)
-    before = asyncio.run(_migrate(sqlalchemy_url(settings)))
+    before = asyncio.run(_migrate(sqlalchemy_url(settings), wait_s))
     if before.state is SchemaState.CURRENT:
         click.echo(f"the database is at revision {before.head} already")
     else:
         click.echo(f"the database went from {before.revision or 'empty'} to revision {before.head}")
 
 
-async def _migrate(url: str) -> Schema:
-    """Migrate an empty database or one that is behind; the schema found before. Raises `SchemaError` for others."""
-    database = Database(url)
-    try:
-        before = await read_schema(database, Base.metadata)
-    finally:
-        await database.close()
+async def _migrate(url: str, wait_s: float) -> Schema:
+    """Migrate an empty database or one that is behind; the schema found before. Raises `SchemaError` for others, `Unavailable`."""
+    before = await _read_schema(url, time.monotonic() + wait_s)
     if before.state in (SchemaState.EMPTY, SchemaState.BEHIND):
         await migrate(url)
     else:
         refuse_unless_current(before)
     return before
+
+
+async def _read_schema(url: str, deadline_s: float) -> Schema:
+    """The database's schema, as soon as it answers. Raises `Unavailable` when it has not by then."""
+    database = Database(url)
+    try:
+        while True:
+            try:
+                return await read_schema(database, Base.metadata)
+            except Unavailable:
+                if time.monotonic() >= deadline_s:
+                    raise
+            await asyncio.sleep(RETRY_EVERY_S)
+    finally:
+        await database.close()
 
 
 @cli.command("settings", short_help="Show every setting, its value and source.")

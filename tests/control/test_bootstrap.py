@@ -63,6 +63,18 @@ async def test_keys_that_the_settings_give_are_not_written_to_files(tmp_path):
     assert [path.name for path in tmp_path.glob("bootstrap*")] == []
 
 
+async def test_the_metrics_key_of_the_settings_opens_metrics_and_nothing_else(tmp_path):
+    directory = (await opened_and_closed(Settings(data_dir=str(tmp_path), metrics_key="a-key-for-prometheus"))).directory
+    directory.require_metrics("a-key-for-prometheus")
+    for refused in (None, "", "another-key-for-prometheus"):
+        with pytest.raises(Unauthenticated):
+            directory.require_metrics(refused)
+    with pytest.raises(Unauthenticated):
+        directory.authenticate("a-key-for-prometheus", None)
+    with pytest.raises(Unauthenticated):
+        directory.authenticate_admin("a-key-for-prometheus", Scope.ADMIN_READ)
+
+
 async def test_a_changed_bootstrap_key_replaces_the_old_one(tmp_path):
     old = (await opened_and_closed(Settings(data_dir=str(tmp_path)))).api_key
     new = await opened_and_closed(Settings(data_dir=str(tmp_path), bootstrap_api_key="the-newer-bootstrap-key"))

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.errors import Unauthenticated
 from appliance.settings import Settings
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
+from tests.control.postgres import own_postgres
 from tests.control.test_migrations import REVISIONS, execute
 
 
@@ -179,6 +181,19 @@ def test_a_command_that_can_not_be_done_says_why_and_exits_with_its_code(fairlan
 def test_migrate_brings_an_empty_database_up_and_is_no_error_again(fairlane):
     assert f"from empty to revision {REVISIONS[-1]}" in fairlane("migrate").stdout
     assert "already" in fairlane("migrate").stdout
+
+
+def test_migrate_waits_for_a_database_that_does_not_answer_yet_and_no_longer_than_it_was_told(fairlane, tmp_path):
+    with own_postgres() as server:
+        server.stop()
+        start = threading.Timer(0.3, server.start)
+        start.start()
+        url = f"{server.url}/postgres"
+        done = fairlane("migrate", "--wait-s", "60", "--database-url", url)
+        start.join()
+        assert done.exit_code == 0 and f"to revision {REVISIONS[-1]}" in done.stdout, done.output
+    gone = fairlane("migrate", "--wait-s", "0.1", "--database-url", url)
+    assert gone.exit_code == 1 and "does not answer" in gone.stderr
 
 
 def test_neither_migrate_nor_serve_touches_a_database_of_a_newer_version(fairlane, tmp_path):

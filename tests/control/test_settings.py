@@ -47,6 +47,8 @@ def test_lists_and_switches_are_read_from_the_environment():
         ({"FAIRLANE_DATABASE_URL": "mysql://x"}, ("'mysql'", "sqlite:///path")),
         ({"FAIRLANE_BOOTSTRAP_API_KEY": "short"}, ("bootstrap_api_key", "16 or more", "FAIRLANE_BOOTSTRAP_API_KEY")),
         ({"FAIRLANE_BOOTSTRAP_API_KEY": "s" * 16, "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN": "s" * 16}, ("are the same",)),
+        ({"FAIRLANE_METRICS_KEY": "s" * 16, "FAIRLANE_BOOTSTRAP_API_KEY": "s" * 16}, ("bootstrap_api_key and metrics_key are the same",)),
+        ({"FAIRLANE_METRICS_KEY": "short"}, ("metrics_key=(hidden, 5 characters)", "16 or more")),
         ({"FAIRLANE_BOOTSTRAP_ADMIN_PASSWORD": "short"}, ("12 to 256", "FAIRLANE_BOOTSTRAP_ADMIN_PASSWORD", "setup token")),
         ({"FAIRLANE_TRUSTED_PROXIES": "10.0.0.1, proxy.example"}, ("trusted_proxies='proxy.example'", "10.0.0.0/8", "--trusted-proxies")),
         ({"FAIRLANE_TRUSTED_PROXIES": "*"}, ("trusted_proxies='*'",)),

@@ -72,6 +72,8 @@ def test_the_banner_holds_a_request_to_paste_and_where_the_secrets_are() -> None
         "cpu, xla (no native kernels: no C++ compiler)",
     ):
         assert part in text
+    given = banner("http://h", READY, 1.0, "fl-key", None, None)
+    assert "fl-key" not in given and "YOUR_KEY" in given and "FAIRLANE_BOOTSTRAP_API_KEY" in given
     without = banner("http://h", READY, 1.0, None, None, None)
     assert "setup" not in without
     assert "http://h/ui/setup?token=fl-setup-1" in banner("http://h", READY, 1.0, None, None, None, "fl-setup-1")

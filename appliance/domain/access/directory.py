@@ -89,6 +89,10 @@ class Directory:
         """`AccessSnapshot.authenticate_admin` at this moment."""
         return self._snapshot.authenticate_admin(raw_key, self._wall_clock_s(), needs)
 
+    def require_metrics(self, raw_key: str | None) -> None:
+        """`AccessSnapshot.require_metrics` at this moment."""
+        self._snapshot.require_metrics(raw_key, self._wall_clock_s())
+
     def subscribe(self, on_change: Callable[[AccessSnapshot], None]) -> None:
         """Call `on_change` with the present snapshot and then with each new one."""
         self._subscribers.append(on_change)

@@ -77,6 +77,8 @@ class AccessSnapshot:
     """Of the bootstrap admin token."""
     admin_tokens: Mapping[bytes, AdminTokenRecord] = field(default_factory=dict[bytes, AdminTokenRecord])
     """By digest."""
+    metrics_digest: bytes | None = None
+    """Of the settings' key for /metrics."""
 
     def authenticate(self, raw_key: str | None, tenant_header: str | None, now_s: float, needs: Scope = Scope.INFERENCE) -> Principal:
         """The caller behind a key. Raises `Unauthenticated` (no valid key) or `Forbidden` (scope, tenant)."""
@@ -86,6 +88,11 @@ class AccessSnapshot:
         tenant_id = self._tenant(key, tenant_header)
         policy = self.policies[tenant_id]
         return Principal(tenant_id, key.key_id, key.scopes, policy, key.models, key.lanes, key.limits, key.lineage_id)
+
+    def require_metrics(self, raw_key: str | None, now_s: float) -> None:
+        """The settings' key for metrics passes, or a tenant's key of that scope. Raises as `authenticate`."""
+        if not self._is_secret(raw_key, self.metrics_digest):
+            self.authenticate(raw_key, None, now_s, Scope.METRICS)
 
     def authenticate_admin(self, raw_key: str | None, now_s: float, needs: Scope) -> Admin:
         """The caller of an admin route: the bootstrap token, which is an owner's, an administrator's token, or a key with the scope.
@@ -103,7 +110,7 @@ class AccessSnapshot:
 
     def _admin_of_token(self, raw_token: str | None, now_s: float) -> Admin | None:
         """None where the token is neither the bootstrap one nor an administrator's."""
-        if self._is_admin_token(raw_token):
+        if self._is_secret(raw_token, self.admin_digest):
             return Admin("bootstrap-admin", Role.OWNER.scopes)
         if not raw_token or len(raw_token) > MAX_KEY_CHARS:
             return None
@@ -117,10 +124,11 @@ class AccessSnapshot:
         actor_id = f"{token.admin_id}/{token.token_id}"
         return Admin(f"admin:{token.admin_name}", token.scopes, actor_id, token.admin_id, token.expires_at_s)
 
-    def _is_admin_token(self, raw_key: str | None) -> bool:
-        if not raw_key or not self.admin_digest or len(raw_key) > MAX_KEY_CHARS:
+    def _is_secret(self, raw_key: str | None, digest: bytes | None) -> bool:
+        """Whether it is the one of the settings with this digest."""
+        if not raw_key or not digest or len(raw_key) > MAX_KEY_CHARS:
             return False
-        return compare_digest(digest_key(raw_key, self.pepper), self.admin_digest)
+        return compare_digest(digest_key(raw_key, self.pepper), digest)
 
     def _valid_key(self, raw_key: str | None, now_s: float) -> KeyRecord:
         if not raw_key:

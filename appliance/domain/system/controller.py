@@ -9,7 +9,6 @@ from litestar.di import NamedDependency
 
 from appliance.domain.access.directory import Directory
 from appliance.domain.access.keys import bearer
-from appliance.domain.access.principal import Scope
 from appliance.domain.system.health import Health, LiveAnswer, ReadyAnswer
 from appliance.domain.system.lanes import LoadAnswer, load_answer
 from appliance.problems import problem_responses
@@ -66,7 +65,7 @@ class SystemController(Controller):
         directory: NamedDependency[Directory],
         metrics_need_key: NamedDependency[bool],
     ) -> Response[bytes]:
-        """Without a key where the server listens on loopback only; elsewhere with a key of scope `metrics`."""
+        """Without a key where the server listens on loopback only; elsewhere with `metrics_key` or a key of scope `metrics`."""
         _require_metrics_key(request, directory, metrics_need_key)
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))
         media_type = OPENMETRICS_MEDIA_TYPE if openmetrics else TEXT_MEDIA_TYPE
@@ -75,4 +74,4 @@ class SystemController(Controller):
 
 def _require_metrics_key(request: Request[Any, Any, Any], directory: Directory, needed: bool) -> None:
     if needed:
-        directory.authenticate(bearer(request.headers.get("authorization")), None, Scope.METRICS)
+        directory.require_metrics(bearer(request.headers.get("authorization")))

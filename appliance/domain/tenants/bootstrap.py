@@ -123,7 +123,8 @@ async def open_control(settings: Settings) -> Control:
         passwords = Passwords()
         async with store.database.write() as session:
             setup_token = await ensure_owner(session, settings, passwords)
-        source = DatabaseSource(store.database, store.pepper, digest_key(token, store.pepper))
+        metrics_digest = digest_key(settings.metrics_key, store.pepper) if settings.metrics_key else None
+        source = DatabaseSource(store.database, store.pepper, digest_key(token, store.pepper), metrics_digest)
         directory = Directory(source, await source.load())
         rules = SessionRules(settings.session_ttl_s, settings.session_idle_s)
         gatekeeper = Gatekeeper(directory, store.database, store.pepper, rules, time.time)

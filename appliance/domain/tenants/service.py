@@ -159,10 +159,11 @@ def _with_tier(tenant: Tenant, tier: SlaTier, base: Sla) -> TenantWithTier:
 class DatabaseSource:
     """The `SnapshotSource` of a running appliance."""
 
-    def __init__(self, database: Database, pepper: bytes, admin_digest: bytes | None) -> None:
+    def __init__(self, database: Database, pepper: bytes, admin_digest: bytes | None, metrics_digest: bytes | None = None) -> None:
         self._database = database
         self._pepper = pepper
         self._admin_digest = admin_digest
+        self._metrics_digest = metrics_digest
         self._cache = SnapshotCache()
 
     async def version(self) -> int:
@@ -193,4 +194,5 @@ class DatabaseSource:
             suspended=frozenset(tenant.slug for tenant in tenants.values() if tenant.status == SUSPENDED),
             admin_digest=self._admin_digest,
             admin_tokens=admin_tokens,
+            metrics_digest=self._metrics_digest,
         )

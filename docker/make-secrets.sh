@@ -1,0 +1,29 @@
+#!/bin/sh
+# Makes the secrets of compose.yaml in docker/secrets (or $SECRETS_DIR): random, once. What is there stays, so running it again is safe.
+#   make-secrets.sh               for SQLite
+#   make-secrets.sh --postgres    the appliance uses the PostgreSQL of profile pg from its next start on
+# The folder is yours alone; the files in it are readable, because a container's user is another one than you.
+set -eu
+folder="${SECRETS_DIR:-$(dirname "$0")/secrets}"
+umask 077
+mkdir -p "$folder"
+chmod 700 "$folder"
+
+keep() { # NAME: standard input becomes that secret, unless it is there already
+  [ -s "$folder/$1" ] && return
+  rm -f "$folder/$1"
+  cat >"$folder/$1"
+  chmod 444 "$folder/$1"
+}
+
+random() { # hexadecimal digits, 160 bits
+  od -An -N20 -tx1 /dev/urandom | tr -d ' \n'
+}
+
+for name in api_key admin_token key_pepper metrics_key grafana_password; do random | keep "$name"; done
+for name in database_url hf_token; do : | keep "$name"; done # empty is a setting left out
+if [ "${1:-}" = --postgres ]; then
+  random | keep postgres_password
+  printf 'postgresql://fairlane:%s@postgres:5432/fairlane' "$(cat "$folder/postgres_password")" | keep database_url
+fi
+echo "secrets are in $folder: api_key is the first key, admin_token administers, grafana_password is admin's"

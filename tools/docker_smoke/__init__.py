@@ -1,0 +1,1 @@
+"""`make docker-smoke`: builds the image and runs compose.yaml for real."""

@@ -1,0 +1,65 @@
+"""`make docker-smoke`: builds the image and runs compose.yaml for real, on this machine's Docker engine or one started for it.
+
+usage: python -m tools.docker_smoke [--or-skip]
+
+Writes var/docker-smoke.json: a list of {name, ok, detail}, one a check, the last one with what was measured. Exit status: 0 all is
+well, 1 a check failed, 2 there is no Docker engine here (0 with --or-skip, which says why).
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tools.docker_smoke.checks_lasting import CHECKS_LASTING
+from tools.docker_smoke.checks_running import CHECKS_RUNNING
+from tools.docker_smoke.engine import Docker, NoEngine, docker_engine, ensure_base
+from tools.docker_smoke.stack import IMAGE, ROOT, Stack
+
+OUT_PATH = ROOT / "var" / "docker-smoke.json"
+
+
+def run_checks(docker: Docker, checks: tuple[Callable[[Stack], str], ...]) -> list[dict[str, Any]]:
+    """Each check in its turn, on one project; what they depend on is gone afterwards. One that fails does not hold up the others."""
+    records: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="fairlane-smoke-") as scratch:
+        stack = Stack(docker, Path(scratch))
+        try:
+            for check in checks:
+                name, began_s = check.__name__.removeprefix("check_").replace("_", " "), time.monotonic()
+                try:
+                    ok, detail = True, check(stack)
+                except Exception as error:  # noqa: BLE001 (whatever it is, the others are to be tried)
+                    ok, detail = False, f"{type(error).__name__}: {error}"
+                records.append({"name": name, "ok": ok, "detail": detail})
+                print(f"{'ok    ' if ok else 'FAILED'} {name} ({time.monotonic() - began_s:.0f} s): {detail}", flush=True)
+        finally:
+            stack.close()
+    measured = ", ".join(f"{key} {value:.1f}" for key, value in stack.measured.items())
+    return [*records, {"name": "measured", "ok": bool(measured), "detail": measured}]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--or-skip", action="store_true", help="no Docker engine is no failure")
+    options = parser.parse_args(arguments)
+    try:
+        with docker_engine() as docker:
+            print(f"docker: {docker.program}; base image: {ensure_base(docker)}; image: {IMAGE}", flush=True)
+            records = run_checks(docker, (*CHECKS_RUNNING, *CHECKS_LASTING))
+    except NoEngine as error:
+        print(f"docker-smoke {'is skipped' if options.or_skip else 'can not run'}: {error}", file=sys.stderr)
+        return 0 if options.or_skip else 2
+    OUT_PATH.parent.mkdir(exist_ok=True)
+    OUT_PATH.write_text(json.dumps(records, indent=1) + "\n")
+    failed = [record["name"] for record in records if not record["ok"]]
+    print(f"{len(records) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
