@@ -11,7 +11,7 @@ ENGINE_USAGE_EXIT = 2
 
 @click.group()
 def model() -> None:
-    """Models: what one needs, and preparing one."""
+    """Models: what one needs, fetching and preparing one."""
 
 
 @model.command("info", context_settings=PASS_ON)
@@ -36,6 +36,13 @@ def prepare(arguments: tuple[str, ...]) -> None:
     _ask_engine("prepare", arguments)
 
 
+@model.command("pull", context_settings={**PASS_ON, "help_option_names": []})
+@click.argument("arguments", metavar="NAME [OPTIONS]", nargs=-1, type=click.UNPROCESSED)
+def pull(arguments: tuple[str, ...]) -> None:
+    """Fetch NAME, as Qwen/Qwen3-0.6B, from the Hugging Face hub (serving never downloads). HF_TOKEN opens what is not public."""
+    _ask_engine("pull", arguments, module="engine.model.pull")
+
+
 @click.command("simulate", context_settings={**PASS_ON, "help_option_names": []})
 @click.argument("arguments", metavar="TRACE [OPTIONS]", nargs=-1, type=click.UNPROCESSED)
 def simulate(arguments: tuple[str, ...]) -> None:
@@ -43,8 +50,9 @@ def simulate(arguments: tuple[str, ...]) -> None:
     _ask_engine("simulate", arguments)
 
 
-def _ask_engine(command: str, arguments: tuple[str, ...]) -> None:
-    """Run an engine command on this terminal; its usage errors stay 2, all else that fails is 1."""
-    code = subprocess.run([sys.executable, "-m", "engine", command, *arguments], check=False).returncode
+def _ask_engine(command: str, arguments: tuple[str, ...], module: str = "") -> None:
+    """Run an engine command, or a program of the engine's own, on this terminal; its usage errors stay 2, all else that fails is 1."""
+    program = [module] if module else ["engine", command]
+    code = subprocess.run([sys.executable, "-m", *program, *arguments], check=False).returncode
     if code:
         raise SystemExit(ENGINE_USAGE_EXIT if code == ENGINE_USAGE_EXIT else 1)
