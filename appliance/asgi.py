@@ -21,9 +21,10 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from appliance.app import Parts, create_app, own_version
-from appliance.console import Console, banner
+from appliance.console import Console, FirstSecrets, banner
 from appliance.data_lock import only_server_of
 from appliance.db.revision import SchemaError
+from appliance.domain.admins.first_owner import SETUP_TOKEN_FILE
 from appliance.domain.admission.gate import Gate, Gates, GateState
 from appliance.domain.admission.load_view import load_view_of
 from appliance.domain.admission.prediction import Predictor
@@ -146,11 +147,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str], log_level: L
                 was_ready.append(True)
                 console.end_progress()
                 startup_s = time.monotonic() - began_s
-                console.say(
-                    banner(
-                        url, ready, startup_s, control.api_key, control.api_key_path, control.admin_token_path, control.logins.setup_token
-                    )
-                )
+                console.say(banner(url, ready, startup_s, _first_secrets(settings, control), is_private=console.is_terminal))
 
             def on_broken(message: str) -> None:
                 if not failed.done():
@@ -166,6 +163,11 @@ async def _serve(settings: Settings, engine_command: Sequence[str], log_level: L
                         await _run(settings, house, sock, failed)
                     finally:
                         console.end_progress()
+
+
+def _first_secrets(settings: Settings, control: Control) -> FirstSecrets:
+    token_path = data_path(settings) / SETUP_TOKEN_FILE
+    return FirstSecrets(control.api_key, control.api_key_path, control.admin_token_path, control.logins.setup_token, token_path)
 
 
 @asynccontextmanager

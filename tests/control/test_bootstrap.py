@@ -12,7 +12,8 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.audit.service import Actor
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.tenants.bootstrap import Control, open_control, open_store
-from appliance.domain.tenants.key_service import revoke_tenant_key
+from appliance.domain.tenants.key_service import revoke_tenant_key, rotate_tenant_key
+from appliance.domain.tenants.service import delete_tenant
 from appliance.errors import Unauthenticated, Unavailable
 from appliance.settings import Settings, SettingsError
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
@@ -93,6 +94,34 @@ async def test_a_revoked_bootstrap_key_stays_revoked_after_a_restart(settings):
     assert again.api_key is None
     with pytest.raises(Unauthenticated, match="revoked"):
         again.directory.authenticate(API_KEY, None)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+async def test_a_removed_default_tenant_leaves_starts_without_a_first_key(tmp_path, is_given):
+    settings = Settings(data_dir=str(tmp_path), bootstrap_api_key=API_KEY if is_given else "")
+    control = await open_control(settings)
+    async with control.store.database.write() as session:
+        await delete_tenant(session, "default", Actor("test", "here"))
+    await control.close()
+    again = await opened_and_closed(settings)
+    assert (again.api_key, again.api_key_path) == (None, None)
+
+
+async def test_a_default_tenant_that_was_removed_before_the_first_start_does_not_prevent_it(settings):
+    store = await open_store(settings)
+    async with store.database.write() as session:
+        await delete_tenant(session, "default", Actor("test", "here"))
+    await store.database.close()
+    assert (await opened_and_closed(settings)).api_key is None
+
+
+async def test_a_rotated_first_key_is_not_shown_once_its_grace_is_over(settings):
+    control = await open_control(settings)
+    key_id = control.directory.authenticate(API_KEY, None).key_id
+    async with control.store.database.write() as session:
+        await rotate_tenant_key(session, "default", key_id, 0.0, b"pepper", Actor("test", "here"))
+    await control.close()
+    assert (await opened_and_closed(settings)).api_key is None
 
 
 async def test_a_tier_that_was_removed_is_not_seeded_again(settings):

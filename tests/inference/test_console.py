@@ -3,9 +3,10 @@
 import contextlib
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from appliance.console import Console, banner
+from appliance.console import Console, FirstSecrets, banner
 from appliance.runtime import PHASE_START_PERCENT, percent_of
 from appliance.terminal import Terminal
 from engine.wire import ModelCard, Progress, Ready
@@ -60,24 +61,36 @@ def test_on_a_terminal_there_are_bars_with_n_of_m() -> None:
     assert "compile" in out.getvalue() and "5/5" in out.getvalue() and "30/30" in out.getvalue()
 
 
+SECRETS = FirstSecrets("fl-key", Path("/my data/bootstrap-key"), Path("/my data/token"), "fl-setup-1", Path("/my data/setup-token"))
+NO_SECRETS = FirstSecrets(None, None, None, None, Path("/my data/setup-token"))
+
+
 def test_the_banner_holds_a_request_to_paste_and_where_the_secrets_are() -> None:
-    text = banner("http://127.0.0.1:8000", READY, 1.25, "fl-key", Path("/data/bootstrap-key"), Path("/data/token"))
+    text = banner("http://127.0.0.1:8000", READY, 1.25, SECRETS, is_private=True)
     for part in (
         "m at http://127.0.0.1:8000",
         "1.2 s",
         "Authorization: Bearer fl-key",
-        "/data/bootstrap-key",
-        "/data/token",
+        "/my data/bootstrap-key",
+        "/my data/token",
         '"model": "m"',
         "cpu, xla (no native kernels: no C++ compiler)",
+        "http://127.0.0.1:8000/ui/setup?token=fl-setup-1",
+        "good until there is an owner",
     ):
         assert part in text
-    given = banner("http://h", READY, 1.0, "fl-key", None, None)
-    assert "fl-key" not in given and "YOUR_KEY" in given and "FAIRLANE_BOOTSTRAP_API_KEY" in given
-    without = banner("http://h", READY, 1.0, None, None, None)
+    without = banner("http://h", READY, 1.0, NO_SECRETS, is_private=True)
     assert "setup" not in without
-    assert "http://h/ui/setup?token=fl-setup-1" in banner("http://h", READY, 1.0, None, None, None, "fl-setup-1")
     assert "YOUR_KEY" in without and "fairlane key create" in without and "FAIRLANE_BOOTSTRAP_ADMIN_TOKEN" in without
+
+
+def test_a_banner_that_goes_to_a_file_holds_no_secret_and_still_a_request_to_paste() -> None:
+    text = banner("http://h", READY, 1.0, SECRETS, is_private=False)
+    assert "fl-key" not in text and "fl-setup-1" not in text
+    assert "Bearer $(cat '/my data/bootstrap-key')" in text and "token=$(cat '/my data/setup-token')" in text
+    for is_private in (True, False):
+        given = banner("http://h", READY, 1.0, replace(SECRETS, api_key_path=None), is_private=is_private)
+        assert "fl-key" not in given and "Bearer YOUR_KEY" in given and "FAIRLANE_BOOTSTRAP_API_KEY" in given
 
 
 def test_a_stream_that_went_away_is_no_error_and_is_no_terminal() -> None:

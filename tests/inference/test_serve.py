@@ -102,7 +102,10 @@ def test_it_says_where_it_is_and_how_to_use_it_and_run_json_tells_scripts(tmp_pa
         run = json.loads((tmp_path / "run.json").read_text())
         assert run == {"pid": served.process.pid, "port": httpx.URL(served.url).port, "url": served.url}
         text = served.log()
-        assert f"at {served.url}" in text and f"curl {served.url}/v1/chat/completions" in text and KEY in text
+        assert f"at {served.url}" in text and f"curl {served.url}/v1/chat/completions" in text
+        secrets = (KEY, ADMIN, (tmp_path / "setup-token").read_text().strip(), (tmp_path / "key-pepper").read_text().strip())
+        assert [secret for secret in secrets if secret in text] == [], "a log file holds no secret"
+        assert "good until there is an owner" in text
         admin = httpx.get(served.url + "/api/v1/tenants", headers={"Authorization": f"Bearer {ADMIN}"})
         assert admin.status_code == 200
         answer = httpx.post(served.url + "/generate", json={"prompt": "x", "max_tokens": 4}, headers=HEADERS)

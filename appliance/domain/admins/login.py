@@ -87,7 +87,10 @@ class LoginService:
         """Make the first owner with the one-time token. Raises `Unauthenticated`, `Invalid`, or `Conflict` where there is an owner."""
         with self._attempt("(setup)", source):
             if self.setup_token is None or not compare_digest(token.encode(), self.setup_token.encode()):
-                raise Unauthenticated("wrong setup token: use the one shown at the first start", code="wrong_setup_token")
+                raise Unauthenticated(
+                    "wrong setup token: use the one that this server shows when it starts, or in setup-token of its data directory",
+                    code="wrong_setup_token",
+                )
         check_admin_name(name)
         password_hash = await self.passwords.hash(check_password(password, name))
         async with self.database.write() as session:

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.db.base import Base
+from appliance.db.base import Base, utc_now
 from appliance.db.database import Database
 from appliance.db.revision import SchemaState, migrate, read_schema, refuse_unless_current
 from appliance.db.state import bump_version, read_text, write_text
@@ -28,6 +28,7 @@ from appliance.domain.slas.decisions import UNLIMITED
 from appliance.domain.slas.service import add_seed_tiers
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.service import DEFAULT_TENANT, DatabaseSource, find_tenant
+from appliance.errors import NotFound
 from appliance.settings import Settings, SettingsError, data_path, sqlalchemy_url
 
 log = structlog.get_logger(__name__)
@@ -169,6 +170,19 @@ async def _check_pepper(session: AsyncSession, pepper: bytes) -> None:
         )
 
 
+async def _owner_of_first_key(session: AsyncSession) -> Tenant | None:
+    """None where it was removed: its keys are refused."""
+    try:
+        return (await find_tenant(session, DEFAULT_TENANT)).tenant
+    except NotFound:
+        return None
+
+
+def _has_ended(row: ApiKey) -> bool:
+    """It was rotated or given an end, and that has come."""
+    return any(end is not None and end <= utc_now() for end in (row.expires_at, row.grace_until))
+
+
 async def _bootstrap_key(session: AsyncSession, wanted: str, path: Path, pepper: bytes) -> str | None:
     """Make the bootstrap key at the first start; later, let a changed setting replace it. Its text, where it is valid."""
     key_id = await read_text(session, BOOTSTRAP_KEY_ID)
@@ -176,14 +190,18 @@ async def _bootstrap_key(session: AsyncSession, wanted: str, path: Path, pepper:
         await bump_version(session)
         key_id = await read_text(session, BOOTSTRAP_KEY_ID)
     row = await session.get(ApiKey, key_id) if key_id else None
+    owner = await _owner_of_first_key(session)
+    if owner is None:
+        if wanted:
+            log.warning("bootstrap_key_refused", reason=f"tenant {DEFAULT_TENANT!r}, which owns it, was removed: make keys of other tenants")
+        return None
     if key_id is None:
-        tenant = (await find_tenant(session, DEFAULT_TENANT)).tenant
         raw = wanted or read_or_make_secret(path, new_key)
-        row, raw = await create_key(session, tenant.id, KeySpec("bootstrap"), pepper, raw)
+        row, raw = await create_key(session, owner.id, KeySpec("bootstrap"), pepper, raw)
         await write_text(session, BOOTSTRAP_KEY_ID, row.id)
         return raw
     raw = wanted or read_secret(path)
-    if row is None or row.disabled_at is not None or raw is None:
+    if row is None or raw is None or row.disabled_at is not None or _has_ended(row):
         return None
     digest = digest_key(raw, pepper)
     if row.digest == digest:
