@@ -32,6 +32,12 @@ async def bump_version(session: AsyncSession) -> int:
     return (await session.execute(raised)).scalar_one()
 
 
+async def take_version_back(session: AsyncSession) -> None:
+    """Undo this transaction's `bump_version`: it turned out to change nothing."""
+    back = update(InstallationState).where(InstallationState.name == ACCESS_VERSION).values(number=InstallationState.number - 1)
+    await session.execute(back)
+
+
 async def read_version(session: AsyncSession) -> int:
     """The access version."""
     return (await session.execute(select(InstallationState.number).where(InstallationState.name == ACCESS_VERSION))).scalar_one()

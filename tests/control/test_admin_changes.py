@@ -282,6 +282,26 @@ async def test_every_change_is_audited_with_what_differs_and_no_secret(client):
     assert [event["action"] for event in of_key] == ["key.revoke", "key.rotate", "key.create"]
 
 
+async def test_a_change_that_changes_nothing_raises_no_version_and_is_no_event(client, control):
+    await ok(await client.post("/tenants", json={"slug": "acme", "overrides": {"rpm": 5}}))
+    key = await ok(await client.post("/tenants/acme/keys", json={"name": "k", "rpm": 3}))
+    bob = await ok(await client.post("/admins", json={"name": "bob", "role": "viewer", "password": "a horse, a staple"}))
+    await client.delete(f"/tenants/acme/keys/{(await ok(await client.post('/tenants/acme/keys', json={'name': 'gone'})))['id']}")
+    version, events = control.directory.snapshot.version, (await client.get("/audit")).json()
+    for path, change in (
+        ("/tenants/acme", {"name": "acme", "tier": "standard", "overrides": {"rpm": 5}, "status": "active"}),
+        ("/tiers/batch", {"priority": (await ok(await client.get("/tiers/batch")))["sla"]["priority"]}),
+        (f"/tenants/acme/keys/{key['id']}", {"rpm": 3, "scopes": ["inference"], "expires_at": None}),
+        (f"/admins/{bob['id']}", {"role": "viewer", "disabled": False}),
+    ):
+        for body in ({}, {"version": 1}, change):
+            assert (await ok(await client.patch(path, json=body)))["version"] == 1, (path, body)
+    gone = next(each["id"] for each in (await client.get("/tenants/acme/keys")).json()["keys"] if each["disabled_at"])
+    assert (await client.delete(f"/tenants/acme/keys/{gone}")).status_code == 204
+    assert control.directory.snapshot.version == version
+    assert (await client.get("/audit")).json() == events
+
+
 REPLACEMENT = (
     "INTO audit_event (id, at, actor, actor_id, source, request_id, action, target) "
     "SELECT id, at, 'nobody', actor_id, source, request_id, action, target FROM audit_event WHERE true"

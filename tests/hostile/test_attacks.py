@@ -126,6 +126,47 @@ def test_a_tenants_key_can_not_speak_for_another_whatever_its_headers_say(admin:
         assert answer.status_code == 200 and answer.headers["x-request-id"].startswith("req_0") and "evil" not in answer.text
 
 
+@pytest.mark.parametrize("name", ["Authorization", "X-Tenant-ID"])
+def test_a_header_that_says_who_asks_is_refused_where_it_comes_twice(served: Served, name: str) -> None:
+    for method, path, headers in (
+        ("POST", "/v1/completions", HEADERS),
+        ("POST", "/tokenize", HEADERS),
+        ("GET", "/v1/models", HEADERS),
+        ("GET", "/v1/requests/req_1/explain", HEADERS),
+        ("GET", "/api/v1/tenants", ADMIN_HEADERS),
+        ("POST", "/api/v1/tenants", ADMIN_HEADERS),
+    ):
+        if name == "X-Tenant-ID" and path.startswith("/api"):
+            continue  # means nothing there
+        pairs = [*headers.items(), *([(name, "default")] if name == "X-Tenant-ID" else []), (name, "Bearer of something else")]
+        answer = httpx.request(method, served.url + path, json={"prompt": "x"} if method == "POST" else None, headers=pairs)
+        assert (answer.status_code, error_of(answer)["code"]) == (400, "repeated_header"), path
+    assert '"error":"repeated_header"' in served.log(), "it is logged as any refused request"
+
+
+def test_a_query_parameter_that_a_route_does_not_have_or_has_once_is_refused_by_name(admin: httpx.Client, client: httpx.Client) -> None:
+    for method, path, param in (
+        ("GET", "/tenants", "limi"),
+        ("GET", "/usage", "tenants"),
+        ("POST", "/tenants", "slug"),
+        ("GET", "/me", "x"),
+    ):
+        answer = admin.request(method, path, params={param: "1"}, json={} if method == "POST" else None)
+        assert (answer.status_code, error_of(answer)["code"], error_of(answer)["param"]) == (400, "unknown_parameter", param), path
+    assert "after, limit, status, tier, search" in error_of(admin.get("/tenants", params={"limi": 1}))["message"]
+    assert error_of(admin.get("/tenants?limit=1&limit=2"))["code"] == "repeated_parameter"
+    assert client.get("/v1/models", params={"api-version": "2024-10-21"}).status_code == 200, (
+        "OpenAI's API ignores them; some clients send them"
+    )
+
+
+def test_a_field_that_comes_twice_in_an_object_of_a_body_is_refused(admin: httpx.Client) -> None:
+    for body in ('{"slug": "twice-1", "slug": "twice-2"}', '{"slug": "twice-1", "overrides": {"rpm": 5, "r\\u0070m": 6}}'):
+        answer = admin.post("/tenants", content=body, headers={"content-type": "application/json"})
+        assert (answer.status_code, error_of(answer)["code"]) == (400, "repeated_field"), answer.text
+    assert admin.get("/tenants", params={"search": "twice"}).json()["tenants"] == []
+
+
 def test_a_foreign_host_header_changes_nothing_and_is_never_repeated(served: Served) -> None:
     for host in ("evil.example", "evil.example:99999", "127.0.0.1@evil.example", "a" * 2_000, "", "[::1", "evil.example\tx"):
         for target in ("/schema/openapi.json", "/readyz", "http://evil.example/readyz", "/v1//models", "/no-such"):

@@ -20,6 +20,7 @@ from appliance.domain.audit.service import Actor
 from appliance.errors import Forbidden, Unauthenticated
 from appliance.problems import REQUEST_ID_STATE, require_json
 from appliance.route_access import Access, access_of
+from appliance.strict_requests import sole_header
 
 ADMIN_STATE = "admin"
 """Key of the ASGI scope's `state`: the `Admin` that the guard let in."""
@@ -49,7 +50,10 @@ class Gatekeeper:
     wall_s: Callable[[], float]
 
     async def guard(self, connection: Connection, handler: BaseRouteHandler) -> None:
-        """Let in whom the route's declaration allows. Raises `Unauthenticated`, `Forbidden` or `Unavailable`; a body must be JSON."""
+        """Let in whom the route's declaration allows. A body must be JSON.
+
+        Raises `Unauthenticated`, `Forbidden`, `Unavailable` or `Invalid`.
+        """
         method = connection.scope.get("method", "")
         access = access_of(handler)
         if method == "OPTIONS":
@@ -66,7 +70,7 @@ class Gatekeeper:
             require_json(connection.headers.get("content-type"))
 
     async def _admin(self, connection: Connection, needs: Scope, *, changes: bool) -> Admin:
-        authorization = connection.headers.get("authorization")
+        authorization = sole_header(connection.headers, "authorization")
         session_id = connection.cookies.get(COOKIE)
         if authorization or not session_id:
             return self.directory.authenticate_admin(bearer(authorization), needs)
@@ -86,7 +90,7 @@ class Gatekeeper:
 
     def _check_csrf(self, connection: Connection, session_id: str) -> None:
         """A browser sends the cookie along whoever made it ask; only our own pages know the token."""
-        given = connection.headers.get(CSRF_HEADER, "")
+        given = sole_header(connection.headers, CSRF_HEADER) or ""
         if not compare_digest(given.encode(), csrf_token(session_id, self.pepper).encode()):
             raise Forbidden(f"send the session's csrf_token (see GET /api/v1/me) in the header {CSRF_HEADER}", code="csrf_failed")
 

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
-from appliance.db.state import bump_version
+from appliance.db.state import bump_version, take_version_back
 from appliance.domain.access.principal import Role
 from appliance.domain.admins.decisions import check_admin_name, check_owner_left
 from appliance.domain.admins.models import AdminSession, AdminToken, AdminUser
@@ -90,7 +90,8 @@ async def update_admin(session: AsyncSession, admin_id: str, change: AdminChange
         after["password"] = "(changed)"
     if before != after:
         await session.execute(delete(AdminSession).where(AdminSession.admin_id == row.id))
-    record(session, actor, "admin.update", target_of(row), before, after)
+    if not record(session, actor, "admin.update", target_of(row), before, after):
+        await take_version_back(session)
     return row
 
 

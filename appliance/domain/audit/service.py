@@ -26,12 +26,12 @@ class Actor:
 
 def record(
     session: AsyncSession, actor: Actor, action: str, target: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-) -> None:
-    """Add an event. What is the same before and after is left out; without any difference there is no event."""
+) -> bool:
+    """Add an event. What is the same before and after is left out; without any difference there is no event (False)."""
     if before is not None and after is not None:
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if not changed:
-            return
+            return False
         before = {name: before.get(name) for name in changed}
         after = {name: after.get(name) for name in changed}
     session.add(
@@ -46,6 +46,7 @@ def record(
             after=_masked(after),
         )
     )
+    return True
 
 
 async def list_events(session: AsyncSession, before_id: int | None, limit: int, target: str | None = None) -> list[AuditEvent]:

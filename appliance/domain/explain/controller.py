@@ -13,6 +13,7 @@ from appliance.domain.explain.service import ExplainService
 from appliance.errors import ApplianceError
 from appliance.problems import problem_responses
 from appliance.route_access import TENANTS_OR_ADMINS
+from appliance.strict_requests import sole_header
 from appliance.telemetry.explain.answer import Explanation
 
 
@@ -44,9 +45,10 @@ class ExplainController(Controller):
 
 def viewer_of(request: Request[Any, Any, Any], directory: Directory) -> str | None:
     """The tenant whose requests the caller may see; None is an administrator, who sees all. Raises as `authenticate`."""
-    token = bearer(request.headers.get("authorization"))
+    token = bearer(sole_header(request.headers, "authorization"))
+    tenant = sole_header(request.headers, "x-tenant-id")
     try:
         directory.authenticate_admin(token, Scope.ADMIN_READ)
     except ApplianceError:
-        return directory.authenticate(token, request.headers.get("x-tenant-id")).tenant_id
+        return directory.authenticate(token, tenant).tenant_id
     return None

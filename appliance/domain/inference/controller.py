@@ -14,9 +14,10 @@ from appliance.domain.inference.answers import ModelAnswer, ModelListAnswer, Tok
 from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE, AnyRoute
 from appliance.domain.inference.service import Call, InferenceService
-from appliance.errors import NotFound, TooLarge
+from appliance.errors import Invalid, NotFound, TooLarge
 from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_responses, require_json
 from appliance.route_access import INFERS
+from appliance.strict_requests import sole_header
 
 RECEIVED_STATE = "received_ns"
 """Key of the ASGI scope's `state`: when the request's headers were there, `monotonic_ns`."""
@@ -87,12 +88,8 @@ class InferenceController(Controller):
 
 
 def _models(request: AnyRequest, inference: InferenceService) -> list[ModelAnswer]:
-    return inference.models(bearer(request.headers.get("authorization")), _tenant_header(request))
-
-
-def _tenant_header(request: AnyRequest) -> str:
-    """X-Tenant-ID; sent twice it is a list (RFC 9110, section 5.3), which names no tenant."""
-    return ", ".join(request.headers.getall("x-tenant-id", []))
+    headers = request.headers
+    return inference.models(bearer(sole_header(headers, "authorization")), sole_header(headers, "x-tenant-id"))
 
 
 async def _open(request: AnyRequest, inference: InferenceService, route: AnyRoute, max_body_bytes: int) -> ASGIResponse:
@@ -103,14 +100,20 @@ async def _open(request: AnyRequest, inference: InferenceService, route: AnyRout
 
 
 def _call(request: AnyRequest, max_body_bytes: int) -> Call:
-    state = request.scope["state"]
+    state, headers, flaw = request.scope["state"], request.headers, None
+    raw_key = tenant = None
+    try:
+        raw_key, tenant = bearer(sole_header(headers, "authorization")), sole_header(headers, "x-tenant-id")
+    except Invalid as error:
+        flaw = error
     return Call(
         request_id=state[REQUEST_ID_STATE],
         received_ns=state.get(RECEIVED_STATE) or time.monotonic_ns(),
-        raw_key=bearer(request.headers.get("authorization")),
-        tenant_header=_tenant_header(request),
-        task_header=request.headers.get("x-task"),
-        deadline_header=request.headers.get("x-deadline-ms"),
+        raw_key=raw_key,
+        tenant_header=tenant,
+        flaw=flaw,
+        task_header=headers.get("x-task"),
+        deadline_header=headers.get("x-deadline-ms"),
         trace=state[TRACE_STATE],
         answer_headers=state[ANSWER_HEADERS_STATE],
         read_body=lambda: read_body(request, max_body_bytes),

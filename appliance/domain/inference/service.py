@@ -49,6 +49,8 @@ class Call:
     received_ns: int
     raw_key: str | None
     tenant_header: str | None
+    flaw: ApplianceError | None = None
+    """Why its headers name nobody."""
     task_header: str | None = None
     deadline_header: str | None = None
     trace: TraceContext | None = None
@@ -102,7 +104,7 @@ class InferenceService:
         proposal: Proposal | None = None
         read_ns = tokenized_ns = 0
         try:
-            principal = with_share(self._directory.authenticate(call.raw_key, call.tenant_header), self._share())
+            principal = with_share(self._authenticate(call), self._share())
             self._admission.gate.require_open()
             served = self._backend.require()
             content = await call.read_body()
@@ -167,7 +169,7 @@ class InferenceService:
 
     async def tokenize(self, call: Call) -> TokenizeAnswer:
         """Token ids of a prompt or a conversation. Raises as `open`; takes no ticket and is not counted."""
-        principal = self._directory.authenticate(call.raw_key, call.tenant_header)
+        principal = self._authenticate(call)
         self._admission.gate.require_open()
         served = self._backend.require()
         body = decode_request(await call.read_body(), TokenizeRequest)
@@ -190,6 +192,11 @@ class InferenceService:
         if principal.models and card.model_id not in principal.models:
             return []
         return [ModelAnswer(id=card.model_id, created=served.loaded_s, max_model_len=card.max_model_len)]
+
+    def _authenticate(self, call: Call) -> Principal:
+        if call.flaw is not None:
+            raise call.flaw
+        return self._directory.authenticate(call.raw_key, call.tenant_header)
 
     async def _read(self, call: Call, route: AnyRoute, body: SamplingFields, policy: TenantPolicy, model: TextModel) -> tuple[Intake, str]:
         """The checked request within the tenant's longest context and its output cap; in shadow mode within the model's own,

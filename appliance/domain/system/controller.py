@@ -13,6 +13,7 @@ from appliance.domain.system.health import Health, LiveAnswer, ReadyAnswer
 from appliance.domain.system.lanes import LoadAnswer, load_answer
 from appliance.problems import problem_responses
 from appliance.route_access import MEASURES, PUBLIC
+from appliance.strict_requests import sole_header
 from appliance.telemetry.exposition import OPENMETRICS_MEDIA_TYPE, TEXT_MEDIA_TYPE, wants_openmetrics
 from appliance.telemetry.hub import Telemetry
 
@@ -74,4 +75,4 @@ class SystemController(Controller):
 
 def _require_metrics_key(request: Request[Any, Any, Any], directory: Directory, needed: bool) -> None:
     if needed:
-        directory.require_metrics(bearer(request.headers.get("authorization")))
+        directory.require_metrics(bearer(sole_header(request.headers, "authorization")))

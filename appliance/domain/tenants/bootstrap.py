@@ -193,7 +193,9 @@ async def _bootstrap_key(session: AsyncSession, wanted: str, path: Path, pepper:
     owner = await _owner_of_first_key(session)
     if owner is None:
         if wanted:
-            log.warning("bootstrap_key_refused", reason=f"tenant {DEFAULT_TENANT!r}, which owns it, was removed: make keys of other tenants")
+            log.warning(
+                "bootstrap_key_refused", reason=f"tenant {DEFAULT_TENANT!r}, which owns it, was removed: make keys of other tenants"
+            )
         return None
     if key_id is None:
         raw = wanted or read_or_make_secret(path, new_key)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
-from appliance.db.state import bump_version
+from appliance.db.state import bump_version, take_version_back
 from appliance.domain.access.grants import check_key_grant
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.service import KeySpec, check_key_spec, create_key, find_key, revoke_key, spec_of
@@ -35,7 +35,8 @@ async def revoke_tenant_key(session: AsyncSession, slug: str, key_id: str, actor
     tenant_id = (await find_tenant(session, slug)).tenant.id
     before = _facts(await find_key(session, tenant_id, key_id))
     row = await revoke_key(session, tenant_id, key_id)
-    record(session, actor, "key.revoke", _target(slug, row), before, _facts(row))
+    if not record(session, actor, "key.revoke", _target(slug, row), before, _facts(row)):
+        await take_version_back(session)
     return row
 
 
@@ -74,7 +75,8 @@ async def update_tenant_key(
     for field, value in changes.items():
         setattr(row, field, spelled.get(field, value))
     await session.flush()
-    record(session, actor, "key.update", _target(slug, row), before, _facts(row))
+    if not record(session, actor, "key.update", _target(slug, row), before, _facts(row)):
+        await take_version_back(session)
     return row
 
 

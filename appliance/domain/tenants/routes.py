@@ -11,16 +11,18 @@ from appliance.domain.slas.controller import TierController
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.controller import KeyController, TenantController, TierEditor
 from appliance.domain.usage.controller import UsageController
+from appliance.strict_requests import refuse_repeated_fields, refuse_unknown_query
 
 ADMIN_PATH = "/api/v1"
 
 
 def admin_router(control: Control, *more: type[Controller]) -> Router:
     """The admin API; `more` are controllers that show other parts of the process. Each route declares who may use it
-    (`appliance/route_access.py`); a body must be JSON."""
+    (`appliance/route_access.py`); a body must be JSON, and nothing in a request may be unknown or come twice."""
 
     async def guard(connection: Connection, handler: BaseRouteHandler) -> None:  # a plain function: Litestar copies guards
         await control.gatekeeper.guard(connection, handler)
+        refuse_unknown_query(connection, handler)
 
     return Router(
         ADMIN_PATH,
@@ -37,6 +39,7 @@ def admin_router(control: Control, *more: type[Controller]) -> Router:
             *more,
         ],
         guards=[guard],
+        before_request=refuse_repeated_fields,
         dependencies={
             "store": Provide(lambda: control.store, sync_to_thread=False),
             "database": Provide(lambda: control.store.database, sync_to_thread=False),

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
 from appliance.db.database import Database
-from appliance.db.state import bump_version, read_version, write_text
+from appliance.db.state import bump_version, read_version, take_version_back, write_text
 from appliance.domain.access.snapshot import AccessSnapshot
 from appliance.domain.admins.token_service import load_admin_tokens
 from appliance.domain.audit.service import Actor, record
@@ -124,7 +124,8 @@ async def update_tenant(session: AsyncSession, slug: str, changes: Mapping[str, 
     check_sla(effective)
     await session.flush()
     updated = TenantWithTier(tenant, tier, effective)
-    record(session, actor, "tenant.update", f"tenant:{slug}", before, _facts(updated))
+    if not record(session, actor, "tenant.update", f"tenant:{slug}", before, _facts(updated)):
+        await take_version_back(session)
     return updated
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
-from appliance.db.state import bump_version
+from appliance.db.state import bump_version, take_version_back
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, sla_with
 from appliance.domain.slas.models import SlaTier
@@ -55,6 +55,9 @@ async def update_tier(
     check_sla(after, "tier")
     for found in await list_tenants(session, tier=name) if check_tenants else ():
         check_sla(sla_with(after, found.tenant.overrides), f"tenant {found.tenant.slug}")
+    if after == before:
+        await take_version_back(session)
+        return tier
     set_sla(tier, after)
     await session.flush()
     record(session, actor, "tier.update", f"tier:{name}", msgspec.to_builtins(before), msgspec.to_builtins(after))
