@@ -18,6 +18,7 @@ from appliance.domain.access.directory import Directory
 from appliance.domain.explain.controller import ExplainController
 from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
+from appliance.domain.inference.cancelling import Canceller
 from appliance.domain.inference.controller import RECEIVED_STATE, TRACE_STATE, InferenceController
 from appliance.domain.inference.service import InferenceService
 from appliance.domain.system.api_page import describe_bodies, openapi_config
@@ -45,6 +46,7 @@ class Parts:
     body_deadline_s: float
     metrics_need_key: bool
     admin: Router | None = None
+    canceller: Canceller | None = None
     recorder: FlightRecorder | None = None
     debug: Router | None = None
     ui: Router | None = None
@@ -62,6 +64,7 @@ def create_app(parts: Parts) -> "Envelope":
         "telemetry": parts.telemetry,
         "directory": parts.directory,
         "explainer": parts.explainer,
+        "canceller": parts.canceller,
         "recorder": parts.recorder,
         "pages": parts.pages,
         "log_level": parts.log_level,

@@ -36,6 +36,7 @@ from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
+from appliance.domain.inference.cancelling import Canceller, RequestController
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LaneRules
 from appliance.domain.peers.registry import Peers
@@ -249,6 +250,7 @@ def _build(
     health = Health(gate, control.directory, lambda: engines.heartbeat_age_s, lambda: gate.down)
     explainer = ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants)
     pages = DebugPages(telemetry, backend.reports)
+    canceller = Canceller(backend, control.store.database)
     pulse = Pulse(telemetry)
     telemetry.watchers.append(pulse.note)
     ui = build_ui(
@@ -262,6 +264,7 @@ def _build(
             inference=inference,
             explainer=explainer,
             debug=pages,
+            canceller=canceller,
             usage=usage,
             log_level=log_level,
             version=own_version(),
@@ -273,6 +276,7 @@ def _build(
         health=health,
         telemetry=telemetry,
         directory=control.directory,
+        canceller=canceller,
         recorder=recorder,
         debug=guarded_router(control, DebugController),
         pages=pages,
@@ -292,6 +296,7 @@ def _build(
             SloController,
             DumpController,
             LogLevelController,
+            RequestController,
         ),
     )
     telemetry.host.engine_pids = engines.pids

@@ -9,6 +9,7 @@ ApplianceError(message, code, param)
 ├── BodyTooSlow             the body did not arrive in time (408)
 ├── TooLarge                body over the limit (413)
 ├── UnsupportedMedia        wrong content type (415)
+├── EndedByOperator         an administrator ended this request, which was running (503, x-should-retry: false)
 ├── OverOwnLimit            the tenant's own ceiling; `retry_after_s` (429 rate_limit_exceeded)
 │   └── OverBudget          the token budget is spent (429 insufficient_quota, x-should-retry: false)
 ├── Unavailable             we are short; `reason` is predicted_late or queue_full (code `overloaded`), warming_up, draining,
@@ -77,6 +78,10 @@ class TooLarge(ApplianceError):
 
 class UnsupportedMedia(ApplianceError):
     code = "unsupported_media_type"
+
+
+class EndedByOperator(ApplianceError):
+    code = "cancelled_by_operator"
 
 
 class OverOwnLimit(ApplianceError):

@@ -23,6 +23,7 @@ from appliance.errors import (
     BodyTooSlow,
     Conflict,
     EditConflict,
+    EndedByOperator,
     EngineFailed,
     Forbidden,
     Invalid,
@@ -80,6 +81,7 @@ _STATUS_AND_TYPE: dict[type[ApplianceError], tuple[int, str]] = {
     BodyTooSlow: (408, "invalid_request_error"),
     TooLarge: (413, "invalid_request_error"),
     UnsupportedMedia: (415, "invalid_request_error"),
+    EndedByOperator: (503, "service_unavailable"),
     OverBudget: (429, "insufficient_quota"),
     OverOwnLimit: (429, "rate_limit_error"),
     Unavailable: (503, "service_unavailable"),
@@ -107,7 +109,7 @@ def problem_of(error: ApplianceError) -> Problem:
     if isinstance(error, OverOwnLimit | Unavailable):
         headers["retry-after"] = str(retry_after_s(error.retry_after_s))
         reason = error.reason
-    if isinstance(error, OverBudget):
+    if isinstance(error, OverBudget | EndedByOperator):
         headers["x-should-retry"] = "false"
     if isinstance(error, BodyTooSlow):
         headers["connection"] = "close"  # the rest of the body may still come, and is no request

@@ -21,4 +21,13 @@ class Group:
     entries: tuple[Entry, ...]
 
 
-MENU = (Group("Now", (Entry("overview", "Overview", "/ui/"),)),)
+MENU = (
+    Group(
+        "Now",
+        (
+            Entry("overview", "Overview", "/ui/"),
+            Entry("requests", "Live requests", "/ui/requests"),
+            Entry("slow", "Slow requests", "/ui/slow"),
+        ),
+    ),
+)

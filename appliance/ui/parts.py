@@ -6,6 +6,7 @@ from appliance.domain.admission.service import Admission
 from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
+from appliance.domain.inference.cancelling import Canceller
 from appliance.domain.inference.service import InferenceService
 from appliance.domain.system.health import Health
 from appliance.domain.tenants.bootstrap import Control
@@ -33,6 +34,7 @@ class House:
     inference: InferenceService
     explainer: ExplainService
     debug: DebugPages
+    canceller: Canceller
     usage: UsageRecorder
     log_level: LogLevel
     version: str

@@ -11,6 +11,7 @@ from appliance.ui.live import LiveHub
 from appliance.ui.pages.entry import EntryController
 from appliance.ui.pages.lost import LostController
 from appliance.ui.pages.overview import OverviewController
+from appliance.ui.pages.requests import RequestPages
 from appliance.ui.parts import House, Ui
 from appliance.ui.problems import exception_handlers
 from appliance.ui.pulse import Pulse
@@ -21,6 +22,7 @@ UI_PATH = "/ui"
 CONTROLLERS: tuple[type[Controller], ...] = (
     EntryController,
     OverviewController,
+    RequestPages,
     LostController,
 )
 

@@ -10,6 +10,7 @@ from litestar.datastructures import Cookie
 from appliance.ui.access import VISIT_COOKIE, Doorkeeper, Visitor
 from appliance.ui.assets import Assets
 from appliance.ui.navigation import MENU
+from appliance.ui.timelines import part_words
 from appliance.ui.wording import FILTERS
 
 TEMPLATES_FOLDER = Path(__file__).parent / "templates"
@@ -42,7 +43,7 @@ class Views:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= FILTERS
+        self._environment.filters |= {**FILTERS, "part_words": part_words}
         self._environment.globals |= {"asset": assets.url, "menu": MENU, "version": version}
 
     def fragment(self, template: str, **values: Any) -> str:

@@ -23,6 +23,7 @@ from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
+from appliance.domain.inference.cancelling import Canceller, RequestController
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.health import Health
 from appliance.domain.system.lanes import LaneController
@@ -50,7 +51,7 @@ metrics  GET /metrics, GET /load
 admin:read  GET /api/v1/me, POST /api/v1/me/password, POST /api/v1/logout
 admin:read  GET /api/v1/tenants, GET /api/v1/tenants/{slug:str}, GET /api/v1/tenants/{slug:str}/keys
 admin:read  GET /api/v1/config, POST /api/v1/config/plan, GET /api/v1/lanes, GET /api/v1/log-level
-admin:write  POST /api/v1/config/apply, PUT /api/v1/log-level
+admin:write  POST /api/v1/requests/{request_id:str}/cancel, POST /api/v1/config/apply, PUT /api/v1/log-level
 admin:read  GET /api/v1/tiers, GET /api/v1/tiers/{name:str}, GET /api/v1/usage, GET /api/v1/audit
 admin:write  POST /api/v1/tenants, PATCH /api/v1/tenants/{slug:str}, DELETE /api/v1/tenants/{slug:str}
 admin:write  POST /api/v1/tenants/{slug:str}/keys, PATCH /api/v1/tenants/{slug:str}/keys/{key_id:str}
@@ -60,6 +61,9 @@ admin:manage  GET /api/v1/admins, POST /api/v1/admins, PATCH /api/v1/admins/{adm
 admin:self  GET /api/v1/admins/{admin_id:str}, GET /api/v1/admins/{admin_id:str}/tokens, POST /api/v1/admins/{admin_id:str}/tokens
 admin:self  DELETE /api/v1/admins/{admin_id:str}/tokens/{token_id:str}
 public   GET /ui, POST /ui/login, GET /ui/setup, POST /ui/setup, GET /ui/static/{name:path}
+admin:read  GET /ui/requests, GET /ui/live/requests, GET /ui/slow, GET /ui/live/slow
+admin:read  GET /ui/requests/{request_id:str}, GET /ui/requests/{request_id:str}/timeline
+admin:write  POST /ui/requests/{request_id:str}/cancel
 admin:read  POST /ui/logout, POST /ui/theme, GET /ui/live/status, GET /ui/live/overview, GET /ui/{lost:path}
 """
 """All there are. Who adds one says here again who may use it."""
@@ -105,6 +109,7 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
         inference=inference,
         explainer=explainer,
         debug=DebugPages(telemetry, backend.reports),
+        canceller=Canceller(backend, control.store.database),
         usage=UsageRecorder(control.store.database, data_dir / "spool", clocks.wall_s, lambda: "m"),
         log_level=LogLevel("info"),
         version="test",
@@ -120,7 +125,8 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
         body_deadline_s=30.0,
         metrics_need_key=True,
         log_level=LogLevel("info"),
-        admin=admin_router(control, LaneController, ConfigurationController, LogLevelController),
+        canceller=house.canceller,
+        admin=admin_router(control, LaneController, ConfigurationController, LogLevelController, RequestController),
         ui=ui_router(ui),
     )
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from appliance.errors import NotFound
 from appliance.telemetry.explain.answer import Explanation, explain
+from appliance.telemetry.explain.pieces import Recorded
+from appliance.telemetry.explain.timeline import Timeline, timeline_of
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.requests import RequestReport
 
@@ -29,17 +31,27 @@ class ExplainService:
 
     async def explain(self, request_id: str, tenant_id: str | None) -> Explanation:
         """Why a request took its time, as `tenant_id` may see it (None: an administrator). Raises `NotFound`."""
-        wanted = raw_id(request_id)
         async with self._turn:
-            running = self._running(wanted)
-            report = running or self._telemetry.archive.find(wanted)
-            if report is None or (tenant_id is not None and report.tenant_id != tenant_id):
-                raise self._unknown(wanted)
-            recorded = self._telemetry.recorded(report)
-            if report.submitted_ns and report.ended_ns < recorded.since_ns:
-                raise self._unknown(wanted)
+            report, recorded, is_running = self._found(raw_id(request_id), tenant_id)
             names = self._names_tenants or tenant_id is None
-            return await asyncio.to_thread(explain, report, recorded, is_running=running is not None, names_tenants=names)
+            return await asyncio.to_thread(explain, report, recorded, is_running=is_running, names_tenants=names)
+
+    async def timeline(self, request_id: str) -> tuple[RequestReport, Timeline]:
+        """A request as an administrator may see it, drawn. Raises `NotFound`."""
+        async with self._turn:
+            report, recorded, is_running = self._found(raw_id(request_id), None)
+            return report, await asyncio.to_thread(timeline_of, report, recorded, is_running=is_running)
+
+    def _found(self, request_id: str, tenant_id: str | None) -> tuple[RequestReport, Recorded, bool]:
+        """The report, the steps of its time, and whether it goes on."""
+        running = self._running(request_id)
+        report = running or self._telemetry.archive.find(request_id)
+        if report is None or (tenant_id is not None and report.tenant_id != tenant_id):
+            raise self._unknown(request_id)
+        recorded = self._telemetry.recorded(report)
+        if report.submitted_ns and report.ended_ns < recorded.since_ns:
+            raise self._unknown(request_id)
+        return report, recorded, running is not None
 
     def _unknown(self, request_id: str) -> NotFound:
         """The same words whether it is forgotten, another tenant's, or never was."""

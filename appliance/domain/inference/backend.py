@@ -80,6 +80,13 @@ class Backend:
         job = self._jobs.get(request_id)
         return job.report() if job is not None else None
 
+    def cancel(self, request_id: str, reason: BaseException) -> bool:
+        """End a request in its hands; false where there is none of this id."""
+        job = self._jobs.get(request_id)
+        if job is not None:
+            job.interrupt(reason)
+        return job is not None
+
     def reports(self) -> list[RequestReport]:
         """Of all requests in its hands, as if they ended now."""
         return [job.report() for job in self.live_jobs()]

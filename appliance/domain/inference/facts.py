@@ -4,7 +4,7 @@ from asyncio import CancelledError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from appliance.errors import ApplianceError, Unavailable
+from appliance.errors import ApplianceError, EndedByOperator, Unavailable
 from appliance.problems import problem_of
 from appliance.telemetry.requests import Outcome
 from appliance.telemetry.trace_context import TraceContext
@@ -106,6 +106,8 @@ def verdict_of(error: BaseException | None, *, has_begun: bool, is_cut: bool) ->
             return Verdict(Outcome.EXPIRED, 200, cause="deadline") if is_cut else Verdict(Outcome.COMPLETED, 200)
         case Cancellation(cause=cause):
             return Verdict(Outcome.CANCELLED, CLIENT_CLOSED_STATUS, cause=cause)
+        case EndedByOperator():
+            return Verdict(Outcome.CANCELLED, 200 if has_begun else problem_of(error).status, error.code, cause="admin")
         case Unavailable(reason="queue_timeout"):
             return Verdict(Outcome.EXPIRED, problem_of(error).status, error.code)
         case Unavailable(reason="deadline_exceeded"):

@@ -87,6 +87,11 @@ document.addEventListener("click", async (event) => {
   }
 });
 
+// What asks again and again rests in a hidden tab, too.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden && event.target.getAttribute("hx-trigger")?.startsWith("every")) event.preventDefault();
+});
+
 document.addEventListener("htmx:afterSettle", (event) => showLocalTimes(event.target));
 for (const element of document.querySelectorAll("[data-needs-script]")) element.hidden = false;
 showLocalTimes(document);
