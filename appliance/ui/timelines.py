@@ -179,4 +179,6 @@ def _owner_keys(explanation: Explanation, kinds: Mapping[str | None, str], tenan
 
 
 def _seconds(value_s: float) -> str:
+    if not value_s:
+        return "0"
     return f"{value_s * 1000:.4g} ms" if value_s < 1 else f"{value_s:.4g} s"

@@ -43,7 +43,7 @@ def test_a_drawn_bar_says_in_words_what_it_shows() -> None:
     ]  # fmt: skip
     assert [mark.title for mark in drawing.marks] == ["TTFT target 100 ms", "first token after 136 ms"]
     assert [gap.title for gap in drawing.gaps] == ["no token for 212 ms: most of it waiting between two tokens, work of noisy, step 5"]
-    assert [mark.title for mark in drawing.ticks] == ["0 ms", "100 ms", "200 ms", "300 ms"]
+    assert [mark.title for mark in drawing.ticks] == ["0", "100 ms", "200 ms", "300 ms"]
     assert sum(row.ratio for row in drawing.rows) == pytest.approx(1)
 
 

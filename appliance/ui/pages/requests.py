@@ -19,7 +19,7 @@ from appliance.ui.timelines import Drawing, drawing_of
 from appliance.ui.views import HEADERS
 from engine.wire import LANES
 
-MAX_ROWS = 200
+MAX_ROWS = 100
 STAGES = ("queue", "prefill", "decode")
 REASONS = {"ttft": "TTFT missed", "tpot": "TPOT missed", "failed": "failed", "tail": "slowest hundredth"}
 
