@@ -16,6 +16,7 @@ from engine.errors import ConfigError, ModelError
 from engine.link import Link
 from engine.model.export import export_model
 from engine.model.info import describe_model
+from engine.needs import needs_of
 from engine.server import serve
 from engine.simulation.command import simulate
 from engine.wire import DEFAULT_MODEL, EngineConfig
@@ -58,6 +59,13 @@ def prepare(model: str, out: Path) -> None:
 def info(model: str, dtype: str, quantization: str, kv_cache_dtype: str) -> None:
     """Say what MODEL weighs, what a token of context costs, and how many sequences fit which card."""
     click.echo(describe_model(model, dtype=dtype, quantization=quantization, kv_dtype=kv_cache_dtype))
+
+
+@main.command()
+@click.option("--config-json", required=True, help="EngineConfig as JSON.")
+def needs(config_json: str) -> None:
+    """Say as JSON (`ModelNeeds`) what a configuration takes of this machine."""
+    click.echo(msgspec.json.encode(needs_of(msgspec.json.decode(config_json, type=EngineConfig))))
 
 
 main.add_command(simulate)

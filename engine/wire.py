@@ -156,6 +156,22 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int
 
 
+class ModelNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a configuration takes of this machine, before anything is loaded: `python -m engine needs` prints it for `fairlane doctor`."""
+
+    model: str
+    weight_bytes: int
+    pool_bytes: int
+    """KV pool on a CPU."""
+    pool_problem: str
+    """Why there is no room for one; empty where there is."""
+    available_bytes: int
+    """Of the machine's memory, or of the container's where it has less."""
+    total_bytes: int
+    has_native_kernels: bool
+    """The native CPU kernels have been built."""
+
+
 class FinishReason(StrEnum):
     """Why the engine ended a sequence. Exactly one is sent for each submitted sequence."""
 

@@ -14,6 +14,7 @@ from appliance.cli.audit import audit
 from appliance.cli.backup import backup_command, restore_command
 from appliance.cli.common import CONFIG_HELP, fails_clearly, load, print_table, store_options
 from appliance.cli.configuration import config
+from appliance.cli.doctor import doctor
 from appliance.cli.flight import dump, explain_command, trace
 from appliance.cli.grafana import grafana
 from appliance.cli.models import model, simulate
@@ -134,6 +135,7 @@ for group in (
     explain_command,
     trace,
     grafana,
+    doctor,
 ):
     cli.add_command(group)
 

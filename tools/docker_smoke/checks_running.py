@@ -152,6 +152,14 @@ def check_the_engine_recovers_from_kill_9(stack: Stack) -> str:
     return f"ready again after {stack.measured['engine_recovery_s']:.1f} s; {check_a_chat_request_answers_paris(stack)}"
 
 
+def check_the_doctor_finds_nothing_that_fails(stack: Stack) -> str:
+    """Beside the server; a virtual machine's clock may well be one that nobody sets."""
+    found = json.loads(stack.in_container("fairlane", "doctor", "--json"))
+    states = {each["name"]: each["state"] for each in found}
+    assert all(state == "ok" for name, state in states.items() if name != "clock"), found
+    return ", ".join(f"{name} {state}" for name, state in states.items())
+
+
 def check_no_process_is_left_behind_as_a_zombie(stack: Stack) -> str:
     listed = stack.docker.run("top", stack.container, "-eo", "pid,stat,args").splitlines()[1:]
     assert not [line for line in listed if line.split()[1].startswith("Z")], listed
@@ -168,5 +176,6 @@ CHECKS_RUNNING = (
     check_no_secret_is_in_what_docker_shows,
     check_metrics_are_scraped_by_prometheus_with_the_key,
     check_the_engine_recovers_from_kill_9,
+    check_the_doctor_finds_nothing_that_fails,
     check_no_process_is_left_behind_as_a_zombie,
 )
