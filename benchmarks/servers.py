@@ -77,7 +77,8 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def running(server: Server) -> AsyncIterator[Running]:
-    """Start a server in a process group of its own, wait until it is ready, and end the whole group afterwards.
+    """Start a server in a process group of its own, wait until it is ready, and end the whole group afterwards, also where this process
+    is told to terminate.
 
     Raises:
         StartFailed: see there.
@@ -87,11 +88,15 @@ async def running(server: Server) -> AsyncIterator[Running]:
         log_path = folder / "log.txt"
         started_s = time.perf_counter()
         process = _start(server.command(port, folder), server.env, log_path)
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         try:
             url = f"http://127.0.0.1:{port}"
             await _wait_until_ready(process, url + server.ready_path, log_path)
             yield Running(Endpoint(url, server.model, API_KEY), time.perf_counter() - started_s)
         finally:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
             _stop(process)
 
 

@@ -33,6 +33,9 @@ type OnProgress = Callable[[str, int, int, str], None]
 
 PROBE_CONTEXT_TOKENS = 1024
 """Context of the steps from which the step-time model learns what reading the cache costs."""
+PROBE_TOKENS, PROBE_TIMES = 128, 3
+"""What a row and a token of context cost is measured in the smallest prefill program of so many tokens, the quickest of so many calls:
+a busy machine's one odd call would make every step seem long until the next start."""
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -160,8 +163,12 @@ class _Caller:
 
     def probe(self, plan: StepPlan) -> Probe:
         """One call from the packed plan to its results on the host. Nothing that serving uses depends on what it wrote."""
-        seconds = self.call(step_shape(plan.bucket, self.limits), plan)
-        return Probe(plan.bucket, work_of(plan), seconds)
+        return self.best_of(1, plan)
+
+    def best_of(self, times: int, plan: StepPlan) -> Probe:
+        """The quickest of some calls: other processes only make them slower."""
+        shape = step_shape(plan.bucket, self.limits)
+        return Probe(plan.bucket, work_of(plan), min(self.call(shape, plan) for _ in range(times)))
 
     def call(self, shape: StepShape, plan: StepPlan) -> float:
         """Its seconds."""
@@ -188,28 +195,29 @@ class _Caller:
 
 
 def _call_each(caller: _Caller, on_progress: OnProgress) -> StepTimes:
-    """The first call of a program costs more than later ones, so it is one without work; the second is its time in the step-time model."""
+    """The first call of a program costs more than later ones, so it is a full one; those without work give its time in the step-time
+    model."""
     limits, programs = caller.limits, caller.programs
     rows = SlotState(*(np.zeros(array.shape[1:], array.dtype) for array in caller.state.slots))
     caller.state = caller.state._replace(slots=programs.admit(caller.state.slots, np.int32(limits.max_num_seqs), rows))
-    full: dict[Bucket, Probe] = {}
+    empty_s: dict[Bucket, float] = {}
     for index, shape in enumerate(programs.steps):
-        caller.call(shape, StepPlan(0, shape.bucket, (), (), ()))
+        caller.call(shape, _full_plan(shape.bucket, limits, 0))
         if not shape.scores_prompt:
-            full[shape.bucket] = caller.probe(_full_plan(shape.bucket, limits, 0))
+            empty_s[shape.bucket] = caller.best_of(PROBE_TIMES, StepPlan(0, shape.bucket, (), (), ())).seconds
         on_progress("warmup", index + 1, len(programs.steps), str(shape))
-    decode = max((bucket for bucket in full if not bucket.prefill_tokens), key=lambda b: b.decode_rows, default=None)
-    prefill = max((bucket for bucket in full if not bucket.decode_rows), key=lambda b: b.prefill_tokens, default=None)
-    decodes = (full[decode], caller.probe(_full_plan(decode, limits, PROBE_CONTEXT_TOKENS))) if decode else ()
-    prefills = (full[prefill], caller.probe(_full_plan(prefill, limits, PROBE_CONTEXT_TOKENS))) if prefill else ()
-    times = fit_step_times(full, _idle_row_s(caller, full[prefill]) if prefill else 0.0, decodes, prefills)
+    decode = max((bucket for bucket in empty_s if not bucket.prefill_tokens), key=lambda b: b.decode_rows, default=None)
+    prefills = sorted((bucket for bucket in empty_s if not bucket.decode_rows), key=lambda b: b.prefill_tokens)
+    prefill = next((bucket for bucket in prefills if bucket.prefill_tokens >= PROBE_TOKENS), prefills[-1] if prefills else None)
+    times = fit_step_times(empty_s, _contexts(caller, decode), _contexts(caller, prefill))
     return replace(times, swap_page_s=caller.move_pages())
 
 
-def _idle_row_s(caller: _Caller, full: Probe) -> float:
-    """What a row of prefill costs more than one of padding: nothing where padding is computed, too."""
-    empty = caller.probe(StepPlan(0, full.bucket, (), (), ()))
-    return (full.seconds - empty.seconds) / full.work.prefill_tokens
+def _contexts(caller: _Caller, bucket: Bucket | None) -> tuple[Probe, ...]:
+    """Full steps without and with context."""
+    if bucket is None:
+        return ()
+    return tuple(caller.best_of(PROBE_TIMES, _full_plan(bucket, caller.limits, context)) for context in (0, PROBE_CONTEXT_TOKENS))
 
 
 def _full_plan(bucket: Bucket, limits: Limits, context: int) -> StepPlan:

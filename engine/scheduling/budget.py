@@ -92,7 +92,11 @@ class StepBudget:
             in_time = (token_limit_s is None or surely_s <= token_limit_s) and (not step_s or likely_s <= step_s)
             return in_time or likely_s <= progress_s
 
-        return max((size for size in sizes if fits(*seconds[size])), default=compiled[0])
+        best = max((size for size in sizes if fits(*seconds[size])), default=compiled[0])
+        is_due = token_limit_s is not None and seconds.get(wanted, (0.0, 0.0))[0] > token_limit_s
+        if is_fast and wanted > best and not is_due and seconds[wanted][1] <= seconds[best][1] + seconds[compiled[0]][1]:
+            return wanted  # the rest in a step of its own would take longer, for it and for everybody
+        return best
 
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> tuple[float, float]:
         """With a chunk of so many tokens: what 99 of 100 such steps stay below, as a token that is due needs, and what 9 of 10 do, which

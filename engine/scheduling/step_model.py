@@ -4,7 +4,7 @@ on average, times a running error ratio. Pure."""
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self
@@ -25,7 +25,7 @@ HABIT_RATE = 0.1
 MAX_SURPRISE = 0.25
 HABIT_DECAY = 0.998
 """A step; 350 steps halve it."""
-HABIT_BOUNDS = (0.5, 2.0)
+HABIT_BOUNDS = (0.25, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +96,25 @@ class Probe:
     seconds: float
 
 
-def fit_step_times(full: Mapping[Bucket, Probe], idle_row_s: float, decodes: tuple[Probe, ...], prefills: tuple[Probe, ...]) -> StepTimes:
-    """Times from one full step a program, what a row costs that is no padding, and two full steps of a decode and of a prefill
-    program: short and long context.
+def fit_step_times(empty_s: Mapping[Bucket, float], decodes: Sequence[Probe], prefills: Sequence[Probe]) -> StepTimes:
+    """Times from a step without work of each program, and full steps of a decode and of a prefill program: short and long context.
 
     A program is never taken as slower than one that holds more: another process may have run during its one measurement.
     """
-    row_s = max(0.0, idle_row_s)
+    base = {bucket: min(seconds for other, seconds in empty_s.items() if _holds(other, bucket)) for bucket in empty_s}
     context_s = _slope([(p.work.decode_context, p.seconds) for p in decodes])
     pair_s = _slope([(p.work.prefill_pairs, p.seconds) for p in prefills])
-    work_s = StepTimes(dict.fromkeys(full, 0.0), row_s, pair_s, row_s, context_s)
-    seconds = {bucket: min(probe.seconds for other, probe in full.items() if _holds(other, bucket)) for bucket in full}
-    base = {bucket: max(0.0, seconds[bucket] - work_s.seconds(bucket, probe.work)) for bucket, probe in full.items()}
-    return StepTimes(base, row_s, pair_s, row_s, context_s)
+    row_s = _rest(prefills, base, lambda work: (work.prefill_tokens, work.prefill_pairs * pair_s))
+    decode_row_s = _rest(decodes, base, lambda work: (work.decode_rows, work.decode_context * context_s))
+    return StepTimes(base, row_s, pair_s, decode_row_s, context_s)
+
+
+def _rest(probes: Sequence[Probe], base: Mapping[Bucket, float], rows_and_context: Callable[[Work], tuple[int, float]]) -> float:
+    """Seconds a row, of what the first probe took beside its program and its context; nothing where padding is computed, too."""
+    if not probes:
+        return 0.0
+    rows, context_s = rows_and_context(probes[0].work)
+    return max(0.0, probes[0].seconds - base[probes[0].bucket] - context_s) / max(1, rows)
 
 
 def _holds(other: Bucket, bucket: Bucket) -> bool:

@@ -124,6 +124,13 @@ def test_a_prompt_that_fits_whole_is_not_cut_to_a_compiled_size() -> None:
     assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=60) == 64
     assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=90) == 32
     assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=20) == 32
+    long = StepBudget(replace(limits, max_step_ms=8), StepModel(times))  # twice as much for the fast lane: 64 rows take 16.4 ms
+    assert long.prefill_rows(None, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 64
+    assert long.prefill_rows(0.016, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 32
+    assert (
+        long.prefill_rows(None, NO_WORK, 0, wanted_tokens=128, is_fast=True) == 128
+    )  # 22.8 ms are less than 13.2 and the 11.6 of one more step
+    assert long.prefill_rows(None, NO_WORK, 0, wanted_tokens=128) == 32
 
 
 def test_a_decode_of_a_tenant_outside_its_contract_is_as_patient_as_another_lanes() -> None:
