@@ -37,7 +37,7 @@ PROCESSES = ("control", "engine")
 TRACE_OUTCOMES = ("sent", "failed", "dropped")
 ACCOUNTING_CHECKS = ("pages", "slots", "requests")
 
-TTFT_GRID_S = (0.005, 0.008, 0.013, 0.022, 0.036, 0.06, 0.1, 0.16, 0.27, 0.44, 0.73, 1.2, 2.0, 3.3, 5.4, 9.0, 30.0, 60.0)
+TTFT_GRID_S = (0.005, 0.008, 0.013, 0.022, 0.036, 0.06, 0.1, 0.16, 0.27, 0.44, 0.73, 1.2, 2.0, 3.3, 5.4, 9.0, 15.0, 30.0, 60.0)
 """The one grid of times that count from the receipt of a request: even steps up to 9 s, so a quantile is true within 30 %."""
 TOKEN_GRID_S = (0.001, 0.002, 0.004, 0.006, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.15, 0.25, 0.5, 1.0, 5.0)
 """Gaps between tokens, and steps."""

@@ -41,8 +41,8 @@ class FineHistogram:
         return [sum(column) for column in zip(*kept, strict=True)] if kept else [0] * len(self.counts)
 
 
-def quantile_s(counts: Sequence[int], q: float) -> float | None:
-    """The quantile that buckets of `FINE_GRID_S` give, as PromQL's `histogram_quantile` does: linear within a bucket, the last
+def quantile_s(counts: Sequence[int], q: float, bounds_s: Sequence[float] = FINE_GRID_S) -> float | None:
+    """The quantile that buckets of `bounds_s` give, as PromQL's `histogram_quantile` does: linear within a bucket, the last
     bound for what lies beyond it. None without values."""
     total = sum(counts)
     if not total:
@@ -50,8 +50,8 @@ def quantile_s(counts: Sequence[int], q: float) -> float | None:
     rank = q * total
     for index, upto in enumerate(itertools.accumulate(counts)):
         if upto >= rank and counts[index]:
-            if index == len(FINE_GRID_S):
-                return FINE_GRID_S[-1]
-            low_s = FINE_GRID_S[index - 1] if index else 0.0
-            return low_s + (FINE_GRID_S[index] - low_s) * (rank - (upto - counts[index])) / counts[index]
-    return FINE_GRID_S[-1]
+            if index == len(bounds_s):
+                return bounds_s[-1]
+            low_s = bounds_s[index - 1] if index else 0.0
+            return low_s + (bounds_s[index] - low_s) * (rank - (upto - counts[index])) / counts[index]
+    return bounds_s[-1]

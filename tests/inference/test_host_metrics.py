@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from bisect import bisect_left
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from appliance.telemetry.accounting import Accounting, Sum
 from appliance.telemetry.device_time import DeviceTime, shares_of
+from appliance.telemetry.families import TTFT_GRID_S
 from appliance.telemetry.grid import FINE_GRID_S, SLOT_S, WINDOW_SLOTS, FineHistogram, quantile_s
 from appliance.telemetry.host import CardUse, HostMetrics, process_use
 from appliance.telemetry.lane_times import LaneTimes
@@ -35,6 +37,18 @@ def test_a_quantile_of_the_fine_grid_is_true_within_a_tenth(median_s: float, q: 
     for seconds in times:
         histogram.observe(seconds, 0.0)
     assert quantile_s(histogram.counts, q) == pytest.approx(times[int(q * len(times))], rel=0.10)
+
+
+@pytest.mark.parametrize("median_s", [0.005, 0.02, 0.1, 0.4, 2.0, 5.0])
+@pytest.mark.parametrize("spread", [0.2, 0.4, 0.7])
+def test_a_tenants_p99_is_true_within_three_tenths(median_s: float, spread: float) -> None:
+    """Their grid is coarse: a tenant has one for each lane."""
+    rng = random.Random(5)
+    times = sorted(median_s * rng.lognormvariate(0.0, spread) for _ in range(5000))
+    counts = [0] * (len(TTFT_GRID_S) + 1)
+    for seconds in times:
+        counts[bisect_left(TTFT_GRID_S, seconds)] += 1
+    assert quantile_s(counts, 0.99, TTFT_GRID_S) == pytest.approx(times[int(0.99 * len(times))], rel=0.30)
 
 
 @given(st.lists(st.floats(0.0041, 13), min_size=1, max_size=200), st.floats(0.01, 1.0))
