@@ -91,6 +91,17 @@ def test_only_prune_removes_and_the_plan_says_so_first(fairlane: Fairlane, docum
     assert list(json.loads(fairlane("tier", "list", "--json").stdout)) == ["gold"]
 
 
+def test_a_plan_tells_in_its_line_that_a_removed_tenants_slug_stays_taken(fairlane: Fairlane, document: Path) -> None:
+    fairlane("config", "apply", str(document))
+    assert fairlane("tenant", "delete", "globex").exit_code == 0
+    line = 1 + document.read_text().splitlines().index("  globex:")
+    for command in ("plan", "apply"):
+        told = fairlane("config", command, str(document))
+        assert told.exit_code == 1 and f"line {line}" in told.stderr and "slug stays taken" in told.stderr, told.output
+    told = fairlane("tenant", "create", "globex")
+    assert told.exit_code == 1 and "was removed, and its slug stays taken" in told.stderr
+
+
 def test_a_part_that_is_left_out_is_not_even_pruned(fairlane: Fairlane, document: Path) -> None:
     document.write_text("tenants: {default: {}}\n")
     planned = json.loads(fairlane("config", "plan", str(document), "--prune", "--json").stdout)

@@ -8,9 +8,9 @@ from appliance.domain.audit.service import Actor
 from appliance.domain.configuration.decisions import Change, Configuration, Plan, TenantSpec, check_configuration, plan_changes
 from appliance.domain.slas.decisions import Sla, check_sla
 from appliance.domain.slas.service import list_tiers, sla_of
-from appliance.domain.tenants.service import create_tenant, delete_tenant, list_tenants, update_tenant
+from appliance.domain.tenants.service import create_tenant, delete_tenant, list_tenants, removed_slugs, update_tenant
 from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
-from appliance.errors import Conflict
+from appliance.errors import Conflict, Invalid
 
 
 async def read_configuration(session: AsyncSession) -> tuple[int, Configuration]:
@@ -38,7 +38,13 @@ async def plan_configuration(session: AsyncSession, wanted: Configuration, *, pr
     """How the database differs from a document. Raises `Invalid`, with the place in the document."""
     check_configuration(wanted)
     version, present = await read_configuration(session)
-    return plan_changes(version, present, wanted, prune=prune)
+    plan = plan_changes(version, present, wanted, prune=prune)
+    for slug in await removed_slugs(
+        session, [change.name for change in plan.changes if (change.kind, change.action) == ("tenant", "create")]
+    ):
+        message = f"a tenant {slug!r} was removed, and its slug stays taken, for usage and audit name it: choose another slug"
+        raise Invalid(message, code="slug_taken", param=f"tenants.{slug}")
+    return plan
 
 
 async def apply_configuration(session: AsyncSession, wanted: Configuration, *, prune: bool, version: int | None, actor: Actor) -> Plan:

@@ -1,7 +1,7 @@
 """Reading and writing tenants, and the snapshot of who may do what."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,8 @@ async def create_tenant(
     effective = sla_with(sla_of(tier_row), overrides)
     check_sla(effective)
     if (await session.scalars(select(Tenant.id).where(Tenant.slug == slug))).first() is not None:
-        raise Conflict(f"there is a tenant {slug!r} already", code="tenant_exists", param="slug")
+        what = f"a tenant {slug!r} was removed, and its slug stays taken" if await removed_slugs(session, [slug]) else None
+        raise Conflict(what or f"there is a tenant {slug!r} already", code="tenant_exists", param="slug")
     tenant = Tenant(slug=slug, name=name, tier_id=tier_row.id, overrides=dict(overrides), trust_group=trust_group)
     session.add(tenant)
     await session.flush()
@@ -98,6 +99,13 @@ async def find_tenant(session: AsyncSession, slug: str) -> TenantWithTier:
         raise NotFound(f"there is no tenant {slug[:64]!r}", code="tenant_not_found")
     tenant, tier = row
     return _with_tier(tenant, tier, sla_of(tier))
+
+
+async def removed_slugs(session: AsyncSession, slugs: Sequence[str]) -> list[str]:
+    """Which of these are a removed tenant's."""
+    removed = await session.scalars(select(Tenant.slug).where(Tenant.status == DELETED).order_by(Tenant.slug))
+    wanted = set(slugs)
+    return [slug for slug in removed if slug in wanted]
 
 
 async def update_tenant(session: AsyncSession, slug: str, changes: Mapping[str, Any], version: int | None, actor: Actor) -> TenantWithTier:
