@@ -97,7 +97,7 @@ def test_a_plan_tells_in_its_line_that_a_removed_tenants_slug_stays_taken(fairla
     line = 1 + document.read_text().splitlines().index("  globex:")
     for command in ("plan", "apply"):
         told = fairlane("config", command, str(document))
-        assert told.exit_code == 1 and f"line {line}" in told.stderr and "slug stays taken" in told.stderr, told.output
+        assert told.exit_code == 1 and f":{line}: " in told.stderr and "slug stays taken" in told.stderr, told.output
     told = fairlane("tenant", "create", "globex")
     assert told.exit_code == 1 and "was removed, and its slug stays taken" in told.stderr
 
