@@ -203,7 +203,7 @@ def _build(
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s, predictor)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
-    peers = Peers(control.store.database, admission.restore)
+    peers = Peers(control.store.database, admission.restore, admission.demand.wants)
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
 
     def policies() -> list[TenantPolicy]:
@@ -245,7 +245,7 @@ def _build(
         random.Random(),
         patience,
         LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens, one_engine=engine_of["fast"] == engine_of["slow"]),
-        share=lambda: peers.share,
+        share=peers.share,
     )
     health = Health(gate, control.directory, lambda: engines.heartbeat_age_s, lambda: gate.down)
     explainer = ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants)

@@ -72,6 +72,10 @@ class Principal:
     """The key's own, beneath the tenant's."""
     lineage_id: str | None = None
     """The first key of its row of rotations; None: it is that one itself."""
+    ratio: float = 1.0
+    """The part of each ceiling that falls to this process, where several share it; `policy` and `limits` hold that part."""
+    even_ratio: float = 1.0
+    """What falls to each where demand is even."""
 
     @property
     def meter_id(self) -> str:

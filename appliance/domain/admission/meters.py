@@ -7,7 +7,7 @@ burst is one minute's allowance and no window has an edge. It holds no limit; a 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from appliance.domain.access.principal import Limits
+from appliance.domain.access.principal import Limits, Principal
 from appliance.domain.admission.decisions import Standing
 
 MINUTE_S = 60.0
@@ -69,6 +69,19 @@ class Account:
     """How long a request of it took of late, from admission to its end; 0: not known."""
     reserved: int = 0
     """Tokens that requests in flight may still use."""
+    ratio: float | None = None
+    """The part of the limits that fell to this process at the last look; None: there was none."""
+
+    def take_part(self, principal: Principal, limits: Limits, committed_tpm: int | None = None) -> None:
+        """A part that has grown brings its rate and no burst: the part's burst was another process's, which may have spent it."""
+        if not principal.ratio:
+            return  # a newcomer, for whom the others have not made room yet: it begins with the burst of its even part
+        before = principal.even_ratio if self.ratio is None else self.ratio
+        self.ratio = principal.ratio
+        if principal.ratio > before:
+            gained = 1 - before / principal.ratio
+            for meter, limit in ((self.requests, limits.rpm), (self.tokens, limits.tpm), (self.committed, committed_tpm)):
+                meter.add(gained * (limit or 0))
 
     def standing(self, owner: str, limits: Limits, now_ns: int, wall_s: float) -> Standing:
         """How the owner stands under its limits at this moment. `owner`: as messages name it."""

@@ -1,6 +1,6 @@
 """Tickets: a request holds one from admission to its end. Slots and reservations are counted by the tickets that are out.
 
-Limits are those of this process: several processes on one database each allow the whole of them.
+Limits are those of this process: where several share a database, the part of each limit that falls to it (`peers`).
 """
 
 import time
@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from appliance.domain.access.principal import Limits, Principal
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, own_limit
+from appliance.domain.admission.demand import Demand
 from appliance.domain.admission.gate import Door
 from appliance.domain.admission.meters import Account, blend
 from appliance.domain.admission.prediction import Ask, Predictor
@@ -67,6 +68,7 @@ class Admission:
         self._waiting: Counter[str] = Counter()
         self._tenants: dict[str, Account] = {}
         self._keys: dict[str, Account] = {}
+        self.demand = Demand()
 
     @property
     def num_in_flight(self) -> int:
@@ -100,8 +102,11 @@ class Admission:
         """How the caller's tenant and key stand under their limits."""
         now_ns, wall_s = self._clock_ns(), self._wall_s()
         tenant, key = self._accounts_of(principal)
+        limits = limits_of(principal.policy)
+        tenant.take_part(principal, limits, principal.policy.committed_tpm)
+        key.take_part(principal, principal.limits)
         return [
-            tenant.standing(f"tenant {principal.tenant_id!r}", limits_of(principal.policy), now_ns, wall_s),
+            tenant.standing(f"tenant {principal.tenant_id!r}", limits, now_ns, wall_s),
             key.standing(f"key {principal.key_id!r}", principal.limits, now_ns, wall_s),
         ]
 
@@ -114,6 +119,7 @@ class Admission:
         """
         self.gate.require_open()
         policy, tenant_id = principal.policy, principal.tenant_id
+        self.demand.note(tenant_id, tokens if policy.tpm is not None else 1)
         occupancy = Occupancy(self._in_flight[tenant_id], self.num_waiting, self._waiting[tenant_id], self._request_s(tenant_id))
         standings = self.standings(principal)
         shadowed = own_limit(policy, occupancy, standings, tokens) if policy.shadow_mode else None
@@ -132,6 +138,7 @@ class Admission:
             case Reject("budget", message, retry_after_s):
                 raise OverBudget(message, reason="budget", retry_after_s=retry_after_s)
             case Reject(reason, message, retry_after_s, own_limit=True):
+                self.demand.note_limit(tenant_id, self._clock_ns() / 1e9)
                 raise OverOwnLimit(message, reason=reason, retry_after_s=retry_after_s)
             case Reject(_, message, retry_after_s):
                 raise Unavailable(message, reason=verdict.reason, retry_after_s=retry_after_s, code="overloaded")

@@ -81,7 +81,7 @@ class InferenceService:
         rng: random.Random,
         patience: Patience,
         lane_rules: LaneRules = LaneRules(),  # noqa: B008 (frozen)
-        share: Callable[[], Share] = lambda: WHOLE,
+        share: Callable[[str], Share] = lambda _tenant_id: WHOLE,
     ) -> None:
         self._directory = directory
         self._admission = admission
@@ -104,7 +104,8 @@ class InferenceService:
         proposal: Proposal | None = None
         read_ns = tokenized_ns = 0
         try:
-            principal = with_share(self._authenticate(call), self._share())
+            principal = self._authenticate(call)
+            principal = with_share(principal, self._share(principal.tenant_id))
             self._admission.gate.require_open()
             served = self._backend.require()
             content = await call.read_body()

@@ -1,6 +1,6 @@
-"""Table of the serving processes on a database."""
+"""Tables of the serving processes on a database, and of the plan by which they divide limits."""
 
-from sqlalchemy import BigInteger, Integer, String
+from sqlalchemy import JSON, BigInteger, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from appliance.db.base import Base
@@ -15,5 +15,18 @@ class ServingProcess(Base):
     joined: Mapped[int] = mapped_column(Integer)
     """Number in the order of joining, never used twice."""
     beats: Mapped[int] = mapped_column(BigInteger, default=0)
-    knows: Mapped[int] = mapped_column(Integer, default=0)
-    """The newest member it divides limits by."""
+    plan: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Number of the newest plan that it heeds."""
+    wants: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
+    """Demand of tenants there."""
+
+
+class LimitPlan(Base):
+    """The one plan that holds."""
+
+    __tablename__ = "limit_plan"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger)
+    members: Mapped[list[str]] = mapped_column(JSON)
+    bounds: Mapped[dict[str, list[int]]] = mapped_column(JSON)
