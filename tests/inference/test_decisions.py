@@ -109,6 +109,17 @@ def test_the_tenants_ceiling_is_judged_before_our_shortage() -> None:
     assert isinstance(full, Reject) and full.reason == "queue_full" and not full.own_limit
 
 
+def test_who_finds_a_queue_full_is_told_when_a_part_of_it_may_be_gone() -> None:
+    busy = Occupancy(tenant_in_flight=8, waiting=80, tenant_waiting=5, tenant_request_s=4.0, in_flight=100, request_s=10.0)
+    full = decide(TenantPolicy(tenant_id="t"), busy, max_queue_depth=80)
+    assert isinstance(full, Reject) and full.retry_after_s == pytest.approx(10 * 10.0 / 100)
+    own = decide(TenantPolicy(tenant_id="t", max_queued=5), busy, max_queue_depth=800)
+    assert isinstance(own, Reject) and own.own_limit and own.retry_after_s == 1.0  # 0.5 s, and never less than a second
+    slow = Occupancy(tenant_in_flight=40, waiting=40, tenant_waiting=40, tenant_request_s=40.0)
+    own = decide(TenantPolicy(tenant_id="t", max_queued=40), slow, max_queue_depth=800)
+    assert isinstance(own, Reject) and own.retry_after_s == pytest.approx(5.0)
+
+
 def test_tickets_count_in_flight_until_closed_and_waiting_until_started() -> None:
     gate = Gate()
     admission = Admission(gate, max_queue_depth=2)

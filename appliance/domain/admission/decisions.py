@@ -23,6 +23,9 @@ class Occupancy:
     tenant_waiting: int = 0
     tenant_request_s: float = 0.0
     """How long a request of it takes; 0: not known."""
+    in_flight: int = 0
+    request_s: float = 0.0
+    """The same of all tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,8 @@ def decide(
         return own
     if _queue_is_full(occupancy, max_queue_depth):
         message = f"{occupancy.waiting} requests are waiting, the limit is {max_queue_depth}: try again shortly"
-        return Reject("queue_full", message, RETRY_AFTER_S, own_limit=False)
+        wait_s = _part_drained_s(max_queue_depth, occupancy.request_s, occupancy.in_flight)
+        return Reject("queue_full", message, wait_s, own_limit=False)
     return Admit()
 
 
@@ -84,6 +88,11 @@ def _queue_is_full(occupancy: Occupancy, max_queue_depth: int) -> bool:
 def _next_end_s(occupancy: Occupancy) -> float:
     """When one of the tenant's requests may end, if they are as long as those before and evenly spread."""
     return max(RETRY_AFTER_S, occupancy.tenant_request_s / max(1, occupancy.tenant_in_flight))
+
+
+def _part_drained_s(depth: int, request_s: float, in_flight: int) -> float:
+    """When a part of a full queue may be gone: one place would be taken before a client is back."""
+    return max(RETRY_AFTER_S, max(1, depth // KEPT_PART) * request_s / max(1, in_flight))
 
 
 def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[Standing], tokens: int) -> Reject | None:
@@ -101,7 +110,8 @@ def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[St
     # with nobody waiting at all a request does not queue, so that a limit of 0 means "no queue" and not "no requests"
     if policy.max_queued is not None and occupancy.waiting and occupancy.tenant_waiting >= policy.max_queued:
         message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_waiting} requests waiting; its limit is {policy.max_queued}"
-        return Reject("queue_full", message, RETRY_AFTER_S, own_limit=True)
+        wait_s = _part_drained_s(policy.max_queued, occupancy.tenant_request_s, occupancy.tenant_in_flight)
+        return Reject("queue_full", message, wait_s, own_limit=True)
     return None
 
 

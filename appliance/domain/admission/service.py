@@ -64,6 +64,7 @@ class Admission:
         self._max_queue_depth = max_queue_depth
         self._clock_ns = clock_ns
         self._wall_s = wall_s
+        self._mean_request_s = 0.0
         self._in_flight: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
         self._tenants: dict[str, Account] = {}
@@ -120,7 +121,7 @@ class Admission:
         self.gate.require_open()
         policy, tenant_id = principal.policy, principal.tenant_id
         self.demand.note(tenant_id, tokens if policy.tpm is not None else 1)
-        occupancy = Occupancy(self._in_flight[tenant_id], self.num_waiting, self._waiting[tenant_id], self._request_s(tenant_id))
+        occupancy = self._occupancy(tenant_id)
         standings = self.standings(principal)
         shadowed = own_limit(policy, occupancy, standings, tokens) if policy.shadow_mode else None
         if shadowed is not None:
@@ -159,9 +160,17 @@ class Admission:
         account = self._tenant_account(tenant_id)
         seconds = (self._clock_ns() - entered_ns) / 1e9
         account.request_s = blend(account.request_s, seconds) if account.request_s else seconds
+        self._mean_request_s = blend(self._mean_request_s, seconds) if self._mean_request_s else seconds
 
-    def _request_s(self, tenant_id: str) -> float:
-        return self._tenant_account(tenant_id).request_s
+    def _occupancy(self, tenant_id: str) -> Occupancy:
+        return Occupancy(
+            tenant_in_flight=self._in_flight[tenant_id],
+            waiting=self.num_waiting,
+            tenant_waiting=self._waiting[tenant_id],
+            tenant_request_s=self._tenant_account(tenant_id).request_s,
+            in_flight=self.num_in_flight,
+            request_s=self._mean_request_s,
+        )
 
     def _predict(self, principal: Principal, tokens: int, ask: Ask | None) -> Admit | Reject:
         if self._predictor is None or ask is None:
