@@ -86,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What an hour of the device costs, in your currency; metrics then tell the cost of 1,000 tokens."""
     explain_names_tenants: bool = False
     """Name other tenants in explanations that a tenant asks for; without it they read "another tenant". Administrators see names."""
+    grafana_url: str = ""
+    """Where Grafana is, as browsers reach it (https://grafana.example); the web pages then link to its dashboards. Empty: no links."""
     common_prefixes: str = ""
     """YAML file of system prompts (and the trust group that may share each) computed and pinned before ready."""
     otlp_endpoint: str = ""

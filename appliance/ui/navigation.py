@@ -30,4 +30,22 @@ MENU = (
             Entry("slow", "Slow requests", "/ui/slow"),
         ),
     ),
+    Group(
+        "Tenants",
+        (
+            Entry("tenants", "Tenants", "/ui/tenants"),
+            Entry("tiers", "SLA tiers", "/ui/tiers"),
+            Entry("keys", "Keys", "/ui/keys"),
+            Entry("usage", "Usage", "/ui/usage"),
+        ),
+    ),
+    Group(
+        "Machine",
+        (
+            Entry("scheduler", "Scheduler", "/ui/scheduler"),
+            Entry("engine", "Engine", "/ui/engine"),
+            Entry("health", "Health", "/ui/health"),
+        ),
+    ),
+    Group("Administration", (Entry("audit", "Audit", "/ui/audit"), Entry("settings", "Settings", "/ui/settings"))),
 )

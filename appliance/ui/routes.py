@@ -12,6 +12,8 @@ from appliance.ui.pages.entry import EntryController
 from appliance.ui.pages.lost import LostController
 from appliance.ui.pages.overview import OverviewController
 from appliance.ui.pages.requests import RequestPages
+from appliance.ui.pages.tenant import TenantController
+from appliance.ui.pages.tenants import TenantsController
 from appliance.ui.parts import House, Ui
 from appliance.ui.problems import exception_handlers
 from appliance.ui.pulse import Pulse
@@ -23,6 +25,8 @@ CONTROLLERS: tuple[type[Controller], ...] = (
     EntryController,
     OverviewController,
     RequestPages,
+    TenantsController,
+    TenantController,
     LostController,
 )
 
@@ -32,7 +36,7 @@ def build_ui(house: House, pulse: Pulse) -> Ui:
     doorkeeper = Doorkeeper(house.control.gatekeeper)
     targets = TightestTargets()
     house.control.directory.subscribe(targets.note)
-    views = Views(doorkeeper, Assets(), house.version)
+    views = Views(doorkeeper, Assets(), house.version, lambda: house.health.ready()[1])
     return Ui(house=house, doorkeeper=doorkeeper, views=views, live=LiveHub(pulse), pulse=pulse, targets=targets)
 
 

@@ -1,5 +1,6 @@
 """From a template to an answer, with the headers that every page has."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import jinja2
 from litestar import Request, Response
 from litestar.datastructures import Cookie
 
+from appliance.domain.system.health import ReadyAnswer
 from appliance.ui.access import VISIT_COOKIE, Doorkeeper, Visitor
 from appliance.ui.assets import Assets
 from appliance.ui.navigation import MENU
@@ -32,7 +34,8 @@ type AnyRequest = Request[Any, Any, Any]
 class Views:
     """Renders templates."""
 
-    def __init__(self, doorkeeper: Doorkeeper, assets: Assets, version: str) -> None:
+    def __init__(self, doorkeeper: Doorkeeper, assets: Assets, version: str, ready: Callable[[], ReadyAnswer]) -> None:
+        """`ready` tells how the appliance is: every page says so."""
         self.assets = assets
         self._doorkeeper = doorkeeper
         self._environment = jinja2.Environment(
@@ -44,7 +47,7 @@ class Views:
             auto_reload=False,
         )
         self._environment.filters |= {**FILTERS, "part_words": part_words}
-        self._environment.globals |= {"asset": assets.url, "menu": MENU, "version": version}
+        self._environment.globals |= {"asset": assets.url, "menu": MENU, "version": version, "ready": ready}
 
     def fragment(self, template: str, **values: Any) -> str:
         """A piece of a page, without its frame."""

@@ -94,6 +94,12 @@ class AccessSnapshot:
         if not self._is_secret(raw_key, self.metrics_digest):
             self.authenticate(raw_key, None, now_s, Scope.METRICS)
 
+    def stand_in(self, tenant_id: str, key_id: str) -> Principal:
+        """Somebody who tries a tenant's limits without one of its keys; `key_id` names it in the books. Raises `Forbidden`."""
+        if tenant_id not in self.policies or tenant_id in self.suspended:
+            raise Forbidden(f"tenant {tenant_id[:64]!r} is suspended: set it active first", code="tenant_suspended")
+        return Principal(tenant_id, key_id, frozenset({Scope.INFERENCE}), self.policies[tenant_id], frozenset(), frozenset())
+
     def authenticate_admin(self, raw_key: str | None, now_s: float, needs: Scope) -> Admin:
         """The caller of an admin route: the bootstrap token, which is an owner's, an administrator's token, or a key with the scope.
 

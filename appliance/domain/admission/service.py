@@ -6,6 +6,7 @@ Limits are those of this process: where several share a database, the part of ea
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from appliance.domain.access.principal import Limits, Principal
@@ -16,6 +17,15 @@ from appliance.domain.admission.meters import Account, blend
 from appliance.domain.admission.prediction import Ask, Predictor
 from appliance.errors import OverBudget, OverOwnLimit, Unavailable
 from engine.wire import TenantPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """Requests in flight, those of them that wait for their first step, and what is used of rates and budgets."""
+
+    in_flight: int
+    waiting: int
+    standing: Standing
 
 
 class Ticket:
@@ -89,6 +99,17 @@ class Admission:
     def spent_today(self, tenant_id: str) -> int:
         """Tokens a tenant has settled since midnight (UTC)."""
         return self._tenants[tenant_id].spent.today if tenant_id in self._tenants else 0
+
+    def knows(self, tenant_id: str) -> bool:
+        """Whether a request of it came since the start."""
+        return tenant_id in self._tenants
+
+    def use_of(self, policy: TenantPolicy) -> TenantUse:
+        """What a tenant has in the house, and how it stands under its limits."""
+        tenant_id = policy.tenant_id
+        account = self._tenants.get(tenant_id) or Account(f"tenant {tenant_id!r}")
+        standing = account.standing(limits_of(policy), self._clock_ns(), self._wall_s())
+        return TenantUse(self._in_flight.get(tenant_id, 0), self._waiting.get(tenant_id, 0), standing)
 
     def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]]) -> None:
         """Tokens that all processes have used of this day and this month, by tenant and by meter of keys; what we know beyond stays."""

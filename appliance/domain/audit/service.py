@@ -49,13 +49,19 @@ def record(
     return True
 
 
-async def list_events(session: AsyncSession, before_id: int | None, limit: int, target: str | None = None) -> list[AuditEvent]:
-    """Events, newest first: those before an event, and of one target where given."""
+async def list_events(
+    session: AsyncSession, before_id: int | None, limit: int, target: str | None = None, *, within: bool = False, actor: str = ""
+) -> list[AuditEvent]:
+    """Events, newest first: those before an event, of one target (`within`: and of what belongs to it, as a tenant's keys), and of
+    who has a text in its name, where given."""
     events = select(AuditEvent).order_by(AuditEvent.id.desc()).limit(limit)
     if before_id is not None:
         events = events.where(AuditEvent.id < before_id)
     if target is not None:
-        events = events.where(AuditEvent.target == target)
+        below = AuditEvent.target.startswith(f"{target}/", autoescape=True)
+        events = events.where((AuditEvent.target == target) | below if within else AuditEvent.target == target)
+    if actor:
+        events = events.where(AuditEvent.actor.icontains(actor, autoescape=True))
     return list((await session.scalars(events)).all())
 
 

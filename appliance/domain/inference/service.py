@@ -51,6 +51,8 @@ class Call:
     tenant_header: str | None
     flaw: ApplianceError | None = None
     """Why its headers name nobody."""
+    principal: Principal | None = None
+    """Who it is, where that is known already; else the key tells."""
     task_header: str | None = None
     deadline_header: str | None = None
     trace: TraceContext | None = None
@@ -197,6 +199,8 @@ class InferenceService:
     def _authenticate(self, call: Call) -> Principal:
         if call.flaw is not None:
             raise call.flaw
+        if call.principal is not None:
+            return call.principal
         return self._directory.authenticate(call.raw_key, call.tenant_header)
 
     async def _read(self, call: Call, route: AnyRoute, body: SamplingFields, policy: TenantPolicy, model: TextModel) -> tuple[Intake, str]:

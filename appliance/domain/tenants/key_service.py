@@ -1,9 +1,11 @@
 """Keys of a tenant: made, changed, rotated, revoked. Each change is audited; of a key never more than may be shown."""
 
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
@@ -13,7 +15,8 @@ from appliance.domain.access.models import ApiKey
 from appliance.domain.access.service import KeySpec, check_key_spec, create_key, find_key, revoke_key, spec_of
 from appliance.domain.access.snapshot import Admin
 from appliance.domain.audit.service import Actor, record
-from appliance.domain.tenants.service import check_version, find_tenant
+from appliance.domain.tenants.models import Tenant
+from appliance.domain.tenants.service import DELETED, check_version, find_tenant
 from appliance.errors import Conflict, Invalid
 
 AUDITED = ("name", "prefix", "last4", "scopes", "models", "lanes", "rpm", "tpm", "tokens_per_day", "tokens_per_month")
@@ -27,6 +30,50 @@ async def create_tenant_key(session: AsyncSession, slug: str, spec: KeySpec, pep
     row, raw_key = await create_key(session, (await find_tenant(session, slug)).tenant.id, spec, pepper)
     record(session, actor, "key.create", _target(slug, row), None, _facts(row))
     return row, raw_key
+
+
+KeyState = Literal["valid", "expired", "replaced", "disabled"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOfTenant:
+    """A key, and whose it is."""
+
+    key: ApiKey
+    slug: str
+
+    def state(self, now: datetime) -> KeyState:
+        """`replaced` is one that still works, until its grace time ends."""
+        if self.key.disabled_at is not None:
+            return "disabled"
+        if any(end is not None and end <= now for end in (self.key.expires_at, self.key.grace_until)):
+            return "expired"
+        return "replaced" if self.key.grace_until is not None else "valid"
+
+
+async def search_keys(
+    session: AsyncSession, *, search: str = "", tenant: str = "", with_ended: bool = False, now: datetime, first: int = 0, limit: int = 50
+) -> tuple[list[KeyOfTenant], int]:
+    """Keys of all tenants or of one, newest first, with a text in name, id, tenant or last characters; and how many there are in all.
+    `with_ended`: disabled and expired ones too."""
+    wanted = select(ApiKey, Tenant.slug).join(Tenant, ApiKey.tenant_id == Tenant.id).where(Tenant.status != DELETED)
+    if tenant:
+        wanted = wanted.where(Tenant.slug == tenant)
+    if search:
+        texts = (ApiKey.name, ApiKey.id, ApiKey.last4, Tenant.slug)
+        wanted = wanted.where(or_(*(text.icontains(search, autoescape=True) for text in texts)))
+    if not with_ended:
+        wanted = wanted.where(ApiKey.disabled_at.is_(None))
+        for end in (ApiKey.expires_at, ApiKey.grace_until):
+            wanted = wanted.where(or_(end.is_(None), end > now))
+    total = (await session.scalars(select(func.count()).select_from(wanted.subquery()))).one()
+    rows = await session.execute(wanted.order_by(ApiKey.created_at.desc(), ApiKey.id).offset(first).limit(limit))
+    return [KeyOfTenant(key, slug) for key, slug in rows], total
+
+
+async def find_tenant_key(session: AsyncSession, slug: str, key_id: str) -> KeyOfTenant:
+    """A key of a tenant. Raises `NotFound`."""
+    return KeyOfTenant(await find_key(session, (await find_tenant(session, slug)).tenant.id, key_id), slug)
 
 
 async def revoke_tenant_key(session: AsyncSession, slug: str, key_id: str, actor: Actor) -> ApiKey:

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
@@ -81,14 +81,40 @@ async def list_tenants(
     Each with its tier, which is read apart: a join would decode a tier for each tenant.
     """
     tiers = {row.id: (row, sla_of(row)) for row in await list_tiers(session)}
-    wanted = select(Tenant).where(Tenant.status != DELETED, Tenant.slug > after).order_by(Tenant.slug).limit(limit)
-    if status is not None:
-        wanted = wanted.where(Tenant.status == status)
+    wanted = select(Tenant).where(Tenant.slug > after).order_by(Tenant.slug).limit(limit)
     if tier is not None:
         wanted = wanted.where(Tenant.tier_id == (await find_tier(session, tier)).id)
-    if search:
-        wanted = wanted.where(Tenant.slug.icontains(search, autoescape=True) | Tenant.name.icontains(search, autoescape=True))
+    wanted = _narrowed(wanted, status, search)
     return [_with_tier(tenant, *tiers[tenant.tier_id]) for tenant in (await session.scalars(wanted)).all()]
+
+
+type TenantOrder = Literal["slug", "name", "tier", "status"]
+
+
+async def list_slugs(
+    session: AsyncSession, *, search: str = "", status: str | None = None, tier: str | None = None, order: TenantOrder = "slug"
+) -> list[str]:
+    """Slugs of the tenants that `list_tenants` would give, in another order. Raises `Invalid` for an unknown tier."""
+    columns = {"slug": Tenant.slug, "name": Tenant.name, "tier": SlaTier.name, "status": Tenant.status}
+    wanted = select(Tenant.slug).join(SlaTier, Tenant.tier_id == SlaTier.id).order_by(columns[order], Tenant.slug)
+    if tier is not None:
+        await find_tier(session, tier)
+        wanted = wanted.where(SlaTier.name == tier)
+    return list((await session.scalars(_narrowed(wanted, status, search))).all())
+
+
+async def tenants_by_slug(session: AsyncSession, slugs: Sequence[str]) -> list[TenantWithTier]:
+    """These tenants, in this order; those that are no more are left out."""
+    tiers = {row.id: (row, sla_of(row)) for row in await list_tiers(session)}
+    rows = await session.scalars(select(Tenant).where(Tenant.status != DELETED, Tenant.slug.in_(slugs)))
+    found = {tenant.slug: _with_tier(tenant, *tiers[tenant.tier_id]) for tenant in rows}
+    return [found[slug] for slug in slugs if slug in found]
+
+
+async def count_by_tier(session: AsyncSession) -> dict[str, int]:
+    """How many tenants are under each tier that has some."""
+    counted = select(SlaTier.name, func.count()).join(Tenant, Tenant.tier_id == SlaTier.id).where(Tenant.status != DELETED)
+    return {row[0]: row[1] for row in await session.execute(counted.group_by(SlaTier.name))}
 
 
 async def find_tenant(session: AsyncSession, slug: str) -> TenantWithTier:
@@ -145,6 +171,16 @@ async def delete_tenant(session: AsyncSession, slug: str, actor: Actor) -> None:
     found.tenant.status = DELETED
     await session.flush()
     record(session, actor, "tenant.delete", f"tenant:{slug}", before, None)
+
+
+def _narrowed[Rows: Select[Any]](rows: Rows, status: str | None, search: str) -> Rows:
+    """Without deleted tenants, and of a status, with a text in slug or name, where given."""
+    rows = rows.where(Tenant.status != DELETED)
+    if status is not None:
+        rows = rows.where(Tenant.status == status)
+    if search:
+        rows = rows.where(Tenant.slug.icontains(search, autoescape=True) | Tenant.name.icontains(search, autoescape=True))
+    return rows
 
 
 def check_version(given: int | None, present: int, what: str, facts: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Reading and writing the tables of usage."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -49,6 +49,19 @@ async def read_usage(
     if tenant is not None:
         rows = rows.where(table.tenant == tenant)
     return list((await session.scalars(rows.order_by(*(getattr(table, name) for name in KEYS)).limit(limit))).all())
+
+
+async def group_usage(
+    session: AsyncSession, begin: datetime, end: datetime, tenant: str | None, by: Sequence[str]
+) -> list[tuple[tuple[Any, ...], Counts]]:
+    """Sums over the hours that began in a span, by some of `KEYS`, in their order."""
+    keys = [getattr(UsageHour, name) for name in by]
+    sums = [func.sum(getattr(UsageHour, name)) for name in SUMS]
+    rows = select(*keys, *sums).where(UsageHour.began_at >= begin, UsageHour.began_at < end).group_by(*keys).order_by(*keys)
+    if tenant is not None:
+        rows = rows.where(UsageHour.tenant == tenant)
+    found = await session.execute(rows)
+    return [(tuple(row[: len(keys)]), Counts(*(int(number or 0) for number in row[len(keys) :]))) for row in found]
 
 
 async def read_spent(session: AsyncSession, owner: Literal["tenant", "key_id"], now: datetime) -> dict[str, tuple[int, int]]:

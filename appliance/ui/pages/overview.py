@@ -14,8 +14,9 @@ from appliance.telemetry.lane_times import Quantiles
 from appliance.telemetry.slo import SloView
 from appliance.ui.bars import Slice, slices
 from appliance.ui.parts import Ui
-from appliance.ui.streams import live_stream, status_piece
+from appliance.ui.streams import live_stream
 from appliance.ui.targets import Target
+from appliance.ui.tenant_facts import worst_by_tenant
 
 SHOWN_TENANTS = 12
 
@@ -45,7 +46,6 @@ class TenantRow:
 
     tenant: str
     worst: SloView
-    requests: int
 
 
 class OverviewController(Controller):
@@ -64,7 +64,7 @@ class OverviewController(Controller):
 
 def overview_page(request: AnyRequest, ui: Ui) -> Response[str]:
     """The page, for whom a session was found."""
-    return ui.views.page(request, "overview.html", page="overview", pieces={**overview_pieces(ui), **status_piece(ui)})
+    return ui.views.page(request, "overview.html", page="overview", pieces=overview_pieces(ui))
 
 
 def overview_pieces(ui: Ui) -> Mapping[str, str]:
@@ -98,13 +98,7 @@ def lane_rows(ui: Ui) -> list[LaneRow]:
 
 def objective_rows(views: Iterable[SloView]) -> list[TenantRow]:
     """A row a tenant that had requests, by the budget that its worst objective has left."""
-    worst: dict[str, SloView] = {}
-    requests: dict[str, int] = {}
-    for view in views:
-        requests[view.tenant] = max(requests.get(view.tenant, 0), view.good + view.bad)
-        if view.tenant not in worst or view.budget_left < worst[view.tenant].budget_left:
-            worst[view.tenant] = view
-    rows = [TenantRow(tenant, view, requests[tenant]) for tenant, view in worst.items()]
+    rows = [TenantRow(tenant, view) for tenant, view in worst_by_tenant(views).items()]
     return sorted(rows, key=lambda row: (row.worst.budget_left, row.tenant))
 
 

@@ -1,14 +1,13 @@
 // What every page does: local times, live pieces over one stream, copy buttons. All of it is an addition: pages work without it.
 "use strict";
 
-const localTime = new Intl.DateTimeFormat(undefined, {
-  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false,
-});
+// Swedish writes dates as ISO does, which sorts and lines up; the zone is the browser's.
+const localTime = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" });
 
 // Times come in UTC, which stays as the tooltip; `data-local` marks those that are done.
 function showLocalTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
-    time.textContent = localTime.format(new Date(time.dateTime)).replace(",", "");
+    time.textContent = localTime.format(new Date(time.dateTime));
     time.dataset.local = "";
   }
 }
@@ -96,3 +95,11 @@ document.addEventListener("htmx:afterSettle", (event) => showLocalTimes(event.ta
 for (const element of document.querySelectorAll("[data-needs-script]")) element.hidden = false;
 showLocalTimes(document);
 if (document.body.dataset.live) live(document.body.dataset.live);
+
+// Typing a value of one's own ticks its box.
+document.addEventListener("input", (event) => {
+  const field = event.target.closest("[data-override]");
+  if (!field || event.target.name === "override") return;
+  field.querySelector("[name=override]").checked = true;
+  field.classList.add("changed");
+});

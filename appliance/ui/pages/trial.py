@@ -1,0 +1,134 @@
+"""Trying a tenant's limits and the model: a prompt, its answer as it comes, and where its time went."""
+
+import time
+from typing import Any
+
+import msgspec
+from litestar import Controller, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+from litestar.response.base import ASGIResponse
+from litestar.types import Message
+
+from appliance.domain.admins.guard import admin_of
+from appliance.domain.inference.controller import RECEIVED_STATE, TRACE_STATE
+from appliance.domain.inference.facts import Cancellation
+from appliance.domain.inference.intake import CHAT
+from appliance.domain.inference.service import Call
+from appliance.domain.tenants.service import find_tenant
+from appliance.errors import ApplianceError, Invalid
+from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_of, respond
+from appliance.route_access import READS, WRITES
+from appliance.telemetry.explain.answer import Explanation
+from appliance.ui.bars import Slice, slices
+from appliance.ui.forms import Form, read_form
+from appliance.ui.parts import Ui
+from appliance.ui.views import AnyRequest
+
+Uis = NamedDependency[Ui]
+KEY_ID = "ui"
+"""Under which usage names requests that are made here."""
+DEFAULT_TOKENS = "128"
+
+
+class TrialController(Controller):
+    """`/ui/tenants/{slug}/try`."""
+
+    path = "/tenants/{slug:str}/try"
+
+    @get(opt=WRITES)
+    async def show(self, request: AnyRequest, ui: Uis, slug: FromPath[str]) -> Response[str]:
+        """The prompt box."""
+        return await _page(request, ui, slug, Form({"max_tokens": (DEFAULT_TOKENS,), "temperature": ("0",)}))
+
+    @post(opt=WRITES)
+    async def ask(self, request: AnyRequest, ui: Uis, slug: FromPath[str]) -> Response[Any] | ASGIResponse:
+        """Ask as the tenant, under its limits. A script gets the stream, a form the page with the whole answer."""
+        form = await read_form(request)
+        streams = "text/event-stream" in request.headers.get("accept", "")
+        try:
+            body = _body_of(form, streams=streams)
+            exchange = await ui.house.inference.open(_call(request, ui, slug, body), CHAT)
+            if streams:
+                return exchange
+            text = await _whole(request, exchange)
+        except ApplianceError as error:
+            return respond(problem_of(error)) if streams else await _page(request, ui, slug, form, error)
+        except Cancellation:
+            return Response("")
+        explanation = await ui.house.explainer.explain(request.scope["state"][REQUEST_ID_STATE], None)
+        return await _page(request, ui, slug, form, answer=text, explanation=explanation)
+
+    @get("/{request_id:str}", opt=READS)
+    async def explain(self, request: AnyRequest, ui: Uis, slug: FromPath[str], request_id: FromPath[str]) -> Response[str]:
+        """Where a request's time went, as a piece of the page."""
+        explanation = await ui.house.explainer.explain(request_id, slug)
+        piece = ui.views.fragment("tenants/explained.html", explanation=explanation, parts=part_slices(explanation))
+        return Response(piece, media_type="text/html", headers={"cache-control": "no-store"})
+
+
+def part_slices(explanation: Explanation) -> list[Slice]:
+    """The parts of a request's time, longest first; others' work stands out."""
+    parts = sorted(explanation.parts, key=lambda part: -part.seconds)
+    kinds = {True: "warn", False: "used"}
+    return slices([(f"{part.name}{f' of {part.tenant}' if part.tenant else ''}", kinds[bool(part.tenant)], part.seconds) for part in parts])
+
+
+def _body_of(form: Form, *, streams: bool) -> bytes:
+    """As a client of the API would send it. Raises `Invalid`."""
+    prompt = form.text("prompt")
+    if not prompt:
+        raise Invalid("write a prompt", param="prompt")
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "stream": streams}
+    given = {"max_tokens": form.whole("max_tokens"), "temperature": form.number("temperature")}
+    return msgspec.json.encode(body | {name: value for name, value in given.items() if value is not None})
+
+
+def _call(request: AnyRequest, ui: Ui, slug: str, body: bytes) -> Call:
+    """Raises `Forbidden` where the tenant is suspended."""
+    state = request.scope["state"]
+
+    async def read_body() -> bytes:
+        return body
+
+    return Call(
+        request_id=state[REQUEST_ID_STATE],
+        received_ns=state.get(RECEIVED_STATE) or time.monotonic_ns(),
+        raw_key=None,
+        tenant_header=None,
+        principal=ui.house.control.directory.snapshot.stand_in(slug, KEY_ID),
+        trace=state[TRACE_STATE],
+        answer_headers=state[ANSWER_HEADERS_STATE],
+        read_body=read_body,
+    )
+
+
+async def _whole(request: AnyRequest, exchange: ASGIResponse) -> str:
+    """The answer's text. Raises as the exchange."""
+    chunks: list[bytes] = []
+
+    async def take(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            chunks.append(message["body"])
+
+    await exchange(request.scope, request.receive, take)
+    if not chunks:
+        raise Cancellation("disconnect")
+    return msgspec.json.decode(b"".join(chunks))["choices"][0]["message"]["content"]
+
+
+async def _page(
+    request: AnyRequest,
+    ui: Ui,
+    slug: str,
+    form: Form,
+    error: ApplianceError | None = None,
+    answer: str | None = None,
+    explanation: Explanation | None = None,
+) -> Response[str]:
+    async with ui.house.control.store.database.read() as session:
+        tenant = (await find_tenant(session, slug)).tenant
+    parts = part_slices(explanation) if explanation else []
+    values = {"tenant": tenant, "form": form, "error": error, "answer": answer, "explanation": explanation, "parts": parts}
+    status = problem_of(error).status if error else 200
+    return ui.views.page(request, "tenants/try.html", status, page="tenants", who=admin_of(request).actor, **values)
