@@ -66,6 +66,7 @@ from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_fi
 from appliance.ui.parts import House, Ui
 from appliance.ui.pulse import Pulse
 from appliance.ui.routes import build_ui, ui_router
+from appliance.ui.start_log import StartLog
 from engine.wire import Progress, Ready, TenantPolicy
 
 log = structlog.get_logger(__name__)
@@ -216,9 +217,20 @@ def _build(
     )
     patience = Patience(settings.max_unacknowledged_tokens, settings.write_deadline_s)
 
+    starts = StartLog()
+
     def engine(replica: Replica) -> Engine:
         """It is ready when all are."""
-        to_ready = replace(watchers, on_ready=lambda ready: watchers.on_ready(ready) if gate.condition.state is GateState.OPEN else None)
+
+        def on_progress(step: Progress) -> None:
+            starts.note(replica.name, step)
+            watchers.on_progress(step)
+
+        to_ready = replace(
+            watchers,
+            on_progress=on_progress,
+            on_ready=lambda ready: watchers.on_ready(ready) if gate.condition.state is GateState.OPEN else None,
+        )
         own = replace(to_ready, on_load=views[replica.name].note_load)
         runtime = Runtime(control.directory, gates[replica], backend, telemetry, prefixes, own, replica.name)
         runtime.on_crash = lambda: recorder.dump_soon("engine lost")
@@ -267,6 +279,8 @@ def _build(
             canceller=canceller,
             usage=usage,
             log_level=log_level,
+            engines=engines,
+            starts=starts,
             version=own_version(),
         ),
         pulse,

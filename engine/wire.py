@@ -420,6 +420,10 @@ class TenantLoad(msgspec.Struct, frozen=True, array_like=True):
     weight: float = 1.0
     debt: float = 0.0
     """Virtual tokens over weight that the tenant was served more than the least served one that waits: they go first meanwhile."""
+    counter: float = 0.0
+    """Its virtual counter: tokens over weight."""
+    pages: int = 0
+    """Pages of the pool that its sequences use, those of all its lanes together."""
 
 
 class Drain(msgspec.Struct, frozen=True, array_like=True):
@@ -516,6 +520,10 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     engine: str = ONLY_ENGINE
     """Whose step it is; the control plane writes it, as an engine does not know the replica's name. Steps and sequences are numbered
     by each engine for itself."""
+    token_limit_s: float = 0.0
+    """How long it might take by the tightest token that was due; 0: none was."""
+    budget_tokens: int = 0
+    """Most prefill rows that its time allowed; 0: no bound, or no prefill wanted in."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):

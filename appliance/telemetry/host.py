@@ -84,7 +84,7 @@ class HostMetrics(Collector):
     """Read when somebody asks, but for the lag, which is measured all the time."""
 
     def __init__(self, registry: CollectorRegistry, cards: Cards, device_hour_price: float) -> None:
-        self._cards = cards
+        self.cards = cards
         self._device_hour_price = device_hour_price
         self.engine_pids: Callable[[], Sequence[int]] = tuple
         """The engines' processes; set by whoever starts them."""
@@ -114,7 +114,7 @@ class HostMetrics(Collector):
         used = GaugeMetricFamily(f.GPU_USE.full_name, f.GPU_USE.help, labels=f.GPU_USE.labels)
         memory = GaugeMetricFamily(f.GPU_MEMORY.full_name, f.GPU_MEMORY.help, labels=f.GPU_MEMORY.labels)
         total = GaugeMetricFamily(f.GPU_MEMORY_TOTAL.full_name, f.GPU_MEMORY_TOTAL.help, labels=f.GPU_MEMORY_TOTAL.labels)
-        for card in self._cards.read():
+        for card in self.cards.read():
             used.add_metric((card.name,), card.utilization_ratio)
             memory.add_metric((card.name,), card.memory_used_bytes)
             total.add_metric((card.name,), card.memory_total_bytes)

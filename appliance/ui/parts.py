@@ -11,12 +11,14 @@ from appliance.domain.inference.service import InferenceService
 from appliance.domain.system.health import Health
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.usage.recorder import UsageRecorder
+from appliance.engines import Engines
 from appliance.logs import LogLevel
 from appliance.settings import Settings
 from appliance.telemetry.hub import Telemetry
 from appliance.ui.access import Doorkeeper
 from appliance.ui.live import LiveHub
 from appliance.ui.pulse import Pulse
+from appliance.ui.start_log import StartLog
 from appliance.ui.targets import TightestTargets
 from appliance.ui.views import Views
 
@@ -37,6 +39,8 @@ class House:
     canceller: Canceller
     usage: UsageRecorder
     log_level: LogLevel
+    engines: Engines
+    starts: StartLog
     version: str
 
 

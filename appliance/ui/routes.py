@@ -8,12 +8,18 @@ from appliance.domain.admins.guard import Connection
 from appliance.ui.access import Doorkeeper
 from appliance.ui.assets import Assets
 from appliance.ui.live import LiveHub
+from appliance.ui.pages.books import AuditPage, UsagePage
 from appliance.ui.pages.entry import EntryController
+from appliance.ui.pages.keys import KeysController, TenantKeysController
 from appliance.ui.pages.lost import LostController
+from appliance.ui.pages.machine import MachineController
 from appliance.ui.pages.overview import OverviewController
 from appliance.ui.pages.requests import RequestPages
+from appliance.ui.pages.settings import AdminPages, SettingsPages
 from appliance.ui.pages.tenant import TenantController
 from appliance.ui.pages.tenants import TenantsController
+from appliance.ui.pages.tiers import TierPages
+from appliance.ui.pages.trial import TrialController
 from appliance.ui.parts import House, Ui
 from appliance.ui.problems import exception_handlers
 from appliance.ui.pulse import Pulse
@@ -27,6 +33,15 @@ CONTROLLERS: tuple[type[Controller], ...] = (
     RequestPages,
     TenantsController,
     TenantController,
+    TrialController,
+    KeysController,
+    TenantKeysController,
+    TierPages,
+    MachineController,
+    UsagePage,
+    AuditPage,
+    SettingsPages,
+    AdminPages,
     LostController,
 )
 

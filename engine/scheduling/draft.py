@@ -39,6 +39,9 @@ class PlannedStep:
     """What 99 of 100 such steps stay below."""
     expected_s: float = 0.0
     waiting: Waiting = NOTHING_WAITS
+    token_limit_s: float | None = None
+    budget_tokens: int | None = None
+    """As `Draft` had them, for the ledger."""
 
 
 @dataclass(slots=True)
@@ -152,7 +155,9 @@ class Draft:
         """Choose the bucket."""
         bucket = self.limits.buckets.choose(len(self.decodes), self.padded_tokens)
         plan = StepPlan(step, bucket, tuple(self.admitted), tuple(self.decodes), tuple(self.prefills), moves)
-        return PlannedStep(plan, tuple(self.rows), preempted, evicted_pages)
+        return PlannedStep(
+            plan, tuple(self.rows), preempted, evicted_pages, token_limit_s=self.token_limit_s, budget_tokens=self.budget_rows
+        )
 
 
 def _take_new_pages(sequence: Sequence) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.scheduling.draft import PlannedStep
+from engine.scheduling.holdings import Holdings
 from engine.scheduling.moves import PendingMoves
 from engine.scheduling.pages import PagePool
 from engine.scheduling.request import Sequence
@@ -55,7 +56,7 @@ def tenant_and_lane(sequence: Sequence) -> tuple[str, str]:
     return sequence.submit.tenant_id, sequence.submit.lane
 
 
-def tenant_loads(running: Iterable[Sequence], waiting: WaitingTally, accounts: Accounts) -> tuple[TenantLoad, ...]:
+def tenant_loads(running: Iterable[Sequence], waiting: WaitingTally, accounts: Accounts, holdings: Holdings) -> tuple[TenantLoad, ...]:
     """One entry for each tenant and lane with a row; queued tokens include what running prefills have still to do."""
     rows: dict[tuple[str, str], list[int]] = {}
     for sequence in running:
@@ -67,7 +68,14 @@ def tenant_loads(running: Iterable[Sequence], waiting: WaitingTally, accounts: A
         entry[1] += queued_rows
         entry[2] += queued_tokens
     return tuple(
-        TenantLoad(*key, entry[0], entry[1], entry[2], accounts.of(key[0]).policy.weight, accounts.debt(key[0]))
+        TenantLoad(
+            *key,
+            *entry,
+            weight=accounts.of(key[0]).policy.weight,
+            debt=accounts.debt(key[0]),
+            counter=accounts.of(key[0]).counter,
+            pages=holdings.of(key[0]).used,
+        )
         for key, entry in rows.items()
     )
 
@@ -99,7 +107,7 @@ def load_of(
     drain: Drain,
 ) -> Load:
     """The load report. Shared and pinned pages are full; only a sequence's own last pages have empty slots."""
-    tenants = tenant_loads(running, waiting, accounts)
+    tenants = tenant_loads(running, waiting, accounts, pool.holdings)
     empty_slots = sum(len(sequence.pages) * page_size - sequence.planned_tokens for sequence in running)
     return Load(
         time_ns=now_ns,
@@ -158,6 +166,8 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         copied_pages=len(step.plan.moves.copied),
         swapped_out_pages=len(step.plan.moves.swapped_out),
         swapped_in_pages=len(step.plan.moves.swapped_in),
+        token_limit_s=step.token_limit_s or 0.0,
+        budget_tokens=step.budget_tokens or 0,
     )
 
 

@@ -190,5 +190,14 @@ async def _key_page(
                 VERSION: (str(key.version),),
             }
         )
-    values = {"tenant": tenant, "found": found, "form": form, "error": error, "now": now, "scopes": SCOPES, "lanes": LANES, "graces": GRACES}
+    values = {
+        "tenant": tenant,
+        "found": found,
+        "form": form,
+        "error": error,
+        "now": now,
+        "scopes": SCOPES,
+        "lanes": LANES,
+        "graces": GRACES,
+    }
     return ui.views.page(request, "keys/edit.html", problem_of(error).status if error else 200, page="tenants", **values)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
 from appliance.domain.admins.guard import actor_of
-from appliance.domain.audit.service import list_events, record
+from appliance.domain.audit.service import list_events
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.service import TenantWithTier, delete_tenant, find_tenant, update_tenant
 from appliance.domain.usage.service import group_usage
@@ -143,22 +143,6 @@ class TenantController(Controller):
         older = events[SHOWN_EVENTS - 1].id if len(events) > SHOWN_EVENTS else None
         values = {"tenant": found.tenant, "events": events[:SHOWN_EVENTS], "older": older}
         return ui.views.page(request, "tenants/audit.html", page="tenants", **values)
-
-
-class RequestController(Controller):
-    """Requests in flight."""
-
-    path = "/requests"
-
-    @post("/cancel", opt=WRITES)
-    async def cancel(self, request: AnyRequest, ui: Uis) -> Response[Any]:
-        """End one; its client is told that an administrator did."""
-        form = await read_form(request)
-        report = ui.house.backend.cancel(form.text("request_id"))
-        async with ui.house.control.store.database.write() as session:
-            what = {"request_id": report.request_id, "lane": report.lane}
-            record(session, actor_of(request), "request.cancel", f"tenant:{report.tenant_id}", None, what)
-        return Redirect(f"/ui/tenants/{report.tenant_id}?done=cancelled", status_code=303)
 
 
 async def _find(ui: Ui, slug: str) -> TenantWithTier:

@@ -124,7 +124,7 @@ async def _new_page(request: AnyRequest, ui: Ui, form: Form, error: ApplianceErr
 
 async def _page_of(session: AsyncSession, ui: Ui, wanted: Wanted) -> tuple[list[TenantRow], Paging]:
     """Rows of the page, and where it is. Slugs are cheap: all are read, and only the rows that are shown in full."""
-    stored: TenantOrder = next((order for order in STORED_ORDERS if order == wanted.sort), "slug")
+    stored = next((order for order in STORED_ORDERS if order == wanted.sort), STORED_ORDERS[0])
     slugs = await list_slugs(session, search=wanted.search, status=wanted.status or None, tier=wanted.tier or None, order=stored)
     worst = worst_by_tenant(ui.house.telemetry.slo.views(counted_only=True))
     if wanted.sort == "met":

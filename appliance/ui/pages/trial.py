@@ -10,7 +10,6 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 from litestar.types import Message
 
-from appliance.domain.admins.guard import admin_of
 from appliance.domain.inference.controller import RECEIVED_STATE, TRACE_STATE
 from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.intake import CHAT
@@ -18,11 +17,10 @@ from appliance.domain.inference.service import Call
 from appliance.domain.tenants.service import find_tenant
 from appliance.errors import ApplianceError, Invalid
 from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_of, respond
-from appliance.route_access import READS, WRITES
-from appliance.telemetry.explain.answer import Explanation
-from appliance.ui.bars import Slice, slices
+from appliance.route_access import WRITES
 from appliance.ui.forms import Form, read_form
 from appliance.ui.parts import Ui
+from appliance.ui.timelines import Drawing, drawing_of
 from appliance.ui.views import AnyRequest
 
 Uis = NamedDependency[Ui]
@@ -56,22 +54,8 @@ class TrialController(Controller):
             return respond(problem_of(error)) if streams else await _page(request, ui, slug, form, error)
         except Cancellation:
             return Response("")
-        explanation = await ui.house.explainer.explain(request.scope["state"][REQUEST_ID_STATE], None)
-        return await _page(request, ui, slug, form, answer=text, explanation=explanation)
-
-    @get("/{request_id:str}", opt=READS)
-    async def explain(self, request: AnyRequest, ui: Uis, slug: FromPath[str], request_id: FromPath[str]) -> Response[str]:
-        """Where a request's time went, as a piece of the page."""
-        explanation = await ui.house.explainer.explain(request_id, slug)
-        piece = ui.views.fragment("tenants/explained.html", explanation=explanation, parts=part_slices(explanation))
-        return Response(piece, media_type="text/html", headers={"cache-control": "no-store"})
-
-
-def part_slices(explanation: Explanation) -> list[Slice]:
-    """The parts of a request's time, longest first; others' work stands out."""
-    parts = sorted(explanation.parts, key=lambda part: -part.seconds)
-    kinds = {True: "warn", False: "used"}
-    return slices([(f"{part.name}{f' of {part.tenant}' if part.tenant else ''}", kinds[bool(part.tenant)], part.seconds) for part in parts])
+        _, timeline = await ui.house.explainer.timeline(request.scope["state"][REQUEST_ID_STATE])
+        return await _page(request, ui, slug, form, answer=text, drawing=drawing_of(timeline, slug))
 
 
 def _body_of(form: Form, *, streams: bool) -> bytes:
@@ -124,11 +108,10 @@ async def _page(
     form: Form,
     error: ApplianceError | None = None,
     answer: str | None = None,
-    explanation: Explanation | None = None,
+    drawing: Drawing | None = None,
 ) -> Response[str]:
     async with ui.house.control.store.database.read() as session:
         tenant = (await find_tenant(session, slug)).tenant
-    parts = part_slices(explanation) if explanation else []
-    values = {"tenant": tenant, "form": form, "error": error, "answer": answer, "explanation": explanation, "parts": parts}
+    values = {"tenant": tenant, "form": form, "error": error, "answer": answer, "drawing": drawing}
     status = problem_of(error).status if error else 200
-    return ui.views.page(request, "tenants/try.html", status, page="tenants", who=admin_of(request).actor, **values)
+    return ui.views.page(request, "tenants/try.html", status, page="tenants", **values)

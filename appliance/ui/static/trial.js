@@ -28,7 +28,7 @@ document.getElementById("trial")?.addEventListener("submit", async (event) => {
       times.textContent = `first token after ${first}`;
     }
     times.textContent = `first token after ${first}, all after ${since()}`;
-    const piece = await fetch(`${form.action}/${response.headers.get("x-request-id")}`);
+    const piece = await fetch(`/ui/requests/${response.headers.get("x-request-id")}/timeline`);
     if (piece.ok) explained.innerHTML = await piece.text();
   } catch (error) {
     const line = document.createElement("p");
