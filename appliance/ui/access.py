@@ -94,6 +94,8 @@ class Doorkeeper:
         if changes:
             self._check_csrf(await read_form(connection), session_id)
         admin.require(needs)
+        if access is Access.ADMIN_SELF and connection.path_params.get("admin_id") != admin.admin_id:
+            admin.require(Scope.ADMIN_MANAGE)
 
     def visitor(self, request: Request[Any, Any, Any]) -> Visitor:
         """Who was let in; on public routes, nobody yet."""

@@ -28,7 +28,7 @@ class Field:
 
     @property
     def help(self) -> str:
-        return DOCS.get(self.name, "")
+        return DOCS.get(self.name, "").replace("`", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ GROUPS = (
         (
             Field("ttft_ms", "Time to first token", "table", "ms", LANES),
             Field("tpot_ms", "Time per output token", "table", "ms", LANES),
-            Field("objective", "Share that must meet them", "table", "0 to 1", LANES),
+            Field("objective", "Objective", "table", "share, 0 to 1", LANES),
         ),
     ),
     Group(

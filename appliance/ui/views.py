@@ -28,7 +28,7 @@ HEADERS = {
 }
 """Nothing inline and nothing from elsewhere; and what a page shows is not kept, as it may be secret."""
 
-type AnyRequest = Request[Any, Any, Any]
+AnyRequest = Request[Any, Any, Any]
 
 
 class Views:

@@ -31,6 +31,7 @@ from appliance.domain.system.log_level import LogLevelController
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
 from appliance.domain.usage.recorder import UsageRecorder
+from appliance.engines import Engines
 from appliance.logs import LogLevel
 from appliance.problems import EXCEPTION_HANDLERS
 from appliance.route_access import PUBLIC, Access, refuse_undeclared, routes_of
@@ -39,6 +40,7 @@ from appliance.telemetry.hub import Telemetry
 from appliance.ui.parts import House
 from appliance.ui.pulse import Pulse
 from appliance.ui.routes import build_ui, ui_router
+from appliance.ui.start_log import StartLog
 from tests.control.admin_api import ADMIN, PASSWORD
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
 
@@ -60,11 +62,24 @@ admin:write  POST /api/v1/tiers, PATCH /api/v1/tiers/{name:str}, DELETE /api/v1/
 admin:manage  GET /api/v1/admins, POST /api/v1/admins, PATCH /api/v1/admins/{admin_id:str}, DELETE /api/v1/admins/{admin_id:str}
 admin:self  GET /api/v1/admins/{admin_id:str}, GET /api/v1/admins/{admin_id:str}/tokens, POST /api/v1/admins/{admin_id:str}/tokens
 admin:self  DELETE /api/v1/admins/{admin_id:str}/tokens/{token_id:str}
-public   GET /ui, POST /ui/login, GET /ui/setup, POST /ui/setup, GET /ui/static/{name:path}
-admin:read  GET /ui/requests, GET /ui/live/requests, GET /ui/slow, GET /ui/live/slow
-admin:read  GET /ui/requests/{request_id:str}, GET /ui/requests/{request_id:str}/timeline
-admin:write  POST /ui/requests/{request_id:str}/cancel
-admin:read  POST /ui/logout, POST /ui/theme, GET /ui/live/status, GET /ui/live/overview, GET /ui/{lost:path}
+public  GET /ui, POST /ui/login, GET /ui/setup, POST /ui/setup, GET /ui/static/{name:path}
+admin:read  GET /ui/audit, GET /ui/engine, GET /ui/health, GET /ui/keys, GET /ui/live/engine, GET /ui/live/overview
+admin:read  GET /ui/live/requests, GET /ui/live/scheduler, GET /ui/live/slow, GET /ui/live/status, POST /ui/logout, GET /ui/requests
+admin:read  GET /ui/requests/{request_id:str}, GET /ui/requests/{request_id:str}/timeline, GET /ui/scheduler, GET /ui/settings
+admin:read  POST /ui/settings/password, GET /ui/slow, GET /ui/tenants, GET /ui/tenants/{slug:str}, GET /ui/tenants/{slug:str}/audit
+admin:read  GET /ui/tenants/{slug:str}/keys, GET /ui/tenants/{slug:str}/live, GET /ui/tenants/{slug:str}/usage, POST /ui/theme
+admin:read  GET /ui/tiers, GET /ui/tiers/{name:str}, GET /ui/usage, GET /ui/{lost:path}
+admin:write  POST /ui/requests/{request_id:str}/cancel, POST /ui/settings/log-level, POST /ui/tenants, GET /ui/tenants/new
+admin:write  GET /ui/tenants/{slug:str}/delete, POST /ui/tenants/{slug:str}/delete, GET /ui/tenants/{slug:str}/edit
+admin:write  POST /ui/tenants/{slug:str}/edit, POST /ui/tenants/{slug:str}/keys, GET /ui/tenants/{slug:str}/keys/{key_id:str}
+admin:write  POST /ui/tenants/{slug:str}/keys/{key_id:str}, POST /ui/tenants/{slug:str}/keys/{key_id:str}/disable
+admin:write  POST /ui/tenants/{slug:str}/keys/{key_id:str}/rotate, GET /ui/tenants/{slug:str}/try, POST /ui/tenants/{slug:str}/try
+admin:write  POST /ui/tiers, GET /ui/tiers/new, POST /ui/tiers/{name:str}, GET /ui/tiers/{name:str}/delete
+admin:write  POST /ui/tiers/{name:str}/delete
+admin:manage  POST /ui/settings/admins, POST /ui/settings/admins/{admin_id:str}, POST /ui/settings/admins/{admin_id:str}/delete
+admin:manage  POST /ui/settings/backup
+admin:self  GET /ui/settings/admins/{admin_id:str}, POST /ui/settings/admins/{admin_id:str}/tokens
+admin:self  POST /ui/settings/admins/{admin_id:str}/tokens/{token_id:str}/revoke
 """
 """All there are. Who adds one says here again who may use it."""
 
@@ -112,6 +127,8 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
         canceller=Canceller(backend, control.store.database),
         usage=UsageRecorder(control.store.database, data_dir / "spool", clocks.wall_s, lambda: "m"),
         log_level=LogLevel("info"),
+        engines=Engines([]),
+        starts=StartLog(),
         version="test",
     )
     ui = build_ui(house, Pulse(telemetry))

@@ -36,7 +36,7 @@ def replay(
 ) -> Replay:
     """`reports` are one tenant's. `wall_s` is the wall clock at `now_ns`; `today` and `this_month` what it had used before them."""
     arrivals = sorted(reports, key=lambda report: report.received_ns)
-    account, limits = Account("the tenant"), Limits(policy.rpm, policy.tpm, policy.tokens_per_day, policy.tokens_per_month)
+    account, limits = Account(), Limits(policy.rpm, policy.tpm, policy.tokens_per_day, policy.tokens_per_month)
     began = datetime.fromtimestamp(wall_s, UTC)
     account.spent = Spent((began.year, began.month, began.day), today, this_month)
     ends: list[int] = []
@@ -49,7 +49,7 @@ def replay(
                 heappop(times)
         reason = _reason(policy, report, tokens)
         if not reason:
-            standing = account.standing(limits, at_ns, wall_s - (now_ns - at_ns) / 1e9)
+            standing = account.standing(policy.tenant_id, limits, at_ns, wall_s - (now_ns - at_ns) / 1e9)
             verdict = own_limit(policy, Occupancy(len(ends), len(starts), len(starts)), [standing], tokens)
             reason = verdict.reason if verdict else ""
         if reason:

@@ -107,8 +107,8 @@ class Admission:
     def use_of(self, policy: TenantPolicy) -> TenantUse:
         """What a tenant has in the house, and how it stands under its limits."""
         tenant_id = policy.tenant_id
-        account = self._tenants.get(tenant_id) or Account(f"tenant {tenant_id!r}")
-        standing = account.standing(limits_of(policy), self._clock_ns(), self._wall_s())
+        account = self._tenants.get(tenant_id) or Account()
+        standing = account.standing(tenant_id, limits_of(policy), self._clock_ns(), self._wall_s())
         return TenantUse(self._in_flight.get(tenant_id, 0), self._waiting.get(tenant_id, 0), standing)
 
     def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]]) -> None:

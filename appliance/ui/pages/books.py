@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
-from litestar.params import QueryParameter
+from litestar.params import FromQuery, QueryParameter
 
 from appliance.db.base import utc_now
 from appliance.domain.audit.service import list_events
@@ -41,7 +41,7 @@ class UsagePage(Controller):
     """`/ui/usage`."""
 
     @get("/usage", opt=READS)
-    async def show(self, request: AnyRequest, ui: Uis, span: str = "day", tenant: Text = "") -> Response[str]:
+    async def show(self, request: AnyRequest, ui: Uis, span: FromQuery[str] = "day", tenant: Text = "") -> Response[str]:
         """Tokens by hour, and by tenant."""
         end, span = utc_now(), span if span in SPANS else "day"
         begin = (end - SPANS[span]).replace(minute=0, second=0, microsecond=0)

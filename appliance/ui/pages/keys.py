@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Redirect
 
 from appliance.db.base import utc_now
@@ -48,7 +48,9 @@ class KeysController(Controller):
     path = "/keys"
 
     @get(opt=READS)
-    async def list(self, request: AnyRequest, ui: Uis, search: Text = "", ended: bool = False, page: int = 1) -> Response[str]:
+    async def list(
+        self, request: AnyRequest, ui: Uis, search: Text = "", ended: FromQuery[bool] = False, page: FromQuery[int] = 1
+    ) -> Response[str]:
         """Keys of all tenants, newest first."""
         return await _list_page(request, ui, search=search.strip(), with_ended=ended, page=page)
 
@@ -59,7 +61,9 @@ class TenantKeysController(Controller):
     path = "/tenants/{slug:str}/keys"
 
     @get(opt=READS)
-    async def list(self, request: AnyRequest, ui: Uis, slug: FromPath[str], page: int = 1, done: str = "") -> Response[str]:
+    async def list(
+        self, request: AnyRequest, ui: Uis, slug: FromPath[str], page: FromQuery[int] = 1, done: FromQuery[str] = ""
+    ) -> Response[str]:
         """Keys of the tenant, ended ones too, and the form for another one."""
         return await _tenant_page(request, ui, slug, page=page, done=done)
 

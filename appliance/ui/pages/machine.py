@@ -204,7 +204,7 @@ async def _database_facts(ui: Ui) -> dict[str, Any]:
     database, directory = ui.house.control.store.database, ui.house.control.directory
     clock_s = asyncio.get_running_loop().time
     began_s = clock_s()
-    facts: dict[str, Any] = {"kind": database.engine.dialect.name, "is_lost": directory.degraded, "version": directory.snapshot.version}
+    facts: dict[str, Any] = {"kind": database.engine.dialect.name, "flaw": directory.flaw, "version": directory.snapshot.version}
     try:
         async with database.read() as session:
             await session.execute(text("SELECT 1"))

@@ -19,6 +19,7 @@ from appliance.ui.targets import Target
 from appliance.ui.tenant_facts import worst_by_tenant
 
 SHOWN_TENANTS = 12
+SHOWN_HOLDERS = 3
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -103,8 +104,13 @@ def objective_rows(views: Iterable[SloView]) -> list[TenantRow]:
 
 
 def kv_bar(ui: Ui) -> list[Slice]:
-    """Pages of the KV pool: used, cached, free; empty without an engine."""
+    """Pages of the KV pool: used, by the tenants that use most of it, cached, free; empty without an engine."""
     load = ui.house.telemetry.engine.load
     if load is None:
         return []
-    return slices([("used", "used", load.pages_used), ("cached for reuse", "cached", load.pages_cached), ("free", "free", load.pages_free)])
+    by_tenant = {tenant.tenant_id: tenant.pages for tenant in load.tenants if tenant.pages}
+    most = sorted(by_tenant.items(), key=lambda item: (-item[1], item[0]))[:SHOWN_HOLDERS]
+    others = load.pages_used - sum(pages for _, pages in most)
+    parts: list[tuple[str, str, float]] = [(tenant_id, f"tenant-{index}", pages) for index, (tenant_id, pages) in enumerate(most)]
+    parts += [("others" if most else "used", "tenant-3", others)] if others > 0 or not most else []
+    return slices([*parts, ("cached for reuse", "cached", load.pages_cached), ("free", "free", load.pages_free)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath
+from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 
 from appliance.db.backup import BackupError, back_up
@@ -20,7 +20,7 @@ from appliance.domain.admins.service import AdminChange, create_admin, delete_ad
 from appliance.domain.admins.token_service import create_token, list_tokens, revoke_token
 from appliance.domain.audit.service import record
 from appliance.errors import ApplianceError, Conflict, Invalid
-from appliance.logs import LEVELS
+from appliance.logs import LEVELS, Level
 from appliance.problems import problem_of
 from appliance.route_access import MANAGES, OWN, READS, WRITES
 from appliance.settings import data_path, sqlalchemy_url
@@ -41,7 +41,7 @@ class SettingsPages(Controller):
     path = "/settings"
 
     @get(opt=READS)
-    async def show(self, request: AnyRequest, ui: Uis, done: str = "") -> Response[str]:
+    async def show(self, request: AnyRequest, ui: Uis, done: FromQuery[str] = "") -> Response[str]:
         """All of it."""
         return await _page(request, ui, done=done)
 
@@ -49,7 +49,7 @@ class SettingsPages(Controller):
     async def log_level(self, request: AnyRequest, ui: Uis) -> Response[Any]:
         """Of this process, until it ends."""
         form, house = await read_form(request), ui.house
-        wanted = next((level for level in LEVELS if level == form.text("level")), None)
+        wanted: Level | None = next((level for level in LEVELS if level == form.text("level")), None)
         if wanted is None:
             return await _page(request, ui, Invalid("choose one of the levels", param="level"))
         async with house.control.store.database.write() as session:
@@ -106,7 +106,7 @@ class AdminPages(Controller):
     path = "/settings/admins/{admin_id:str}"
 
     @get(opt=OWN)
-    async def show(self, request: AnyRequest, ui: Uis, admin_id: FromPath[str], done: str = "") -> Response[str]:
+    async def show(self, request: AnyRequest, ui: Uis, admin_id: FromPath[str], done: FromQuery[str] = "") -> Response[str]:
         """Role, access, tokens."""
         return await _admin_page(request, ui, admin_id, done=done)
 

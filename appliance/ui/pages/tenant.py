@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Redirect, Stream
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -54,7 +54,7 @@ class TenantController(Controller):
     path = "/tenants/{slug:str}"
 
     @get(opt=READS)
-    async def show(self, request: AnyRequest, ui: Uis, slug: FromPath[str], done: str = "") -> Response[str]:
+    async def show(self, request: AnyRequest, ui: Uis, slug: FromPath[str], done: FromQuery[str] = "") -> Response[str]:
         """What it is promised, and what it does now."""
         found = await _find(ui, slug)
         visitor = ui.doorkeeper.visitor(request)
@@ -116,7 +116,7 @@ class TenantController(Controller):
         return Redirect("/ui/tenants", status_code=303)
 
     @get("/usage", opt=READS)
-    async def usage(self, request: AnyRequest, ui: Uis, slug: FromPath[str], span: str = "day") -> Response[str]:
+    async def usage(self, request: AnyRequest, ui: Uis, slug: FromPath[str], span: FromQuery[str] = "day") -> Response[str]:
         """Tokens by hour, and sums by key, lane and outcome."""
         found, end = await _find(ui, slug), utc_now()
         span = span if span in SPANS else "day"

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import QueryParameter
+from litestar.params import FromQuery, QueryParameter
 from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -77,8 +77,8 @@ class TenantsController(Controller):
         status: Text = "",
         tier: Text = "",
         sort: Text = "slug",
-        down: bool = False,
-        page: int = 1,
+        down: FromQuery[bool] = False,
+        page: FromQuery[int] = 1,
     ) -> Response[str]:
         """A page of them."""
         async with ui.house.control.store.database.read() as session:
@@ -124,7 +124,9 @@ async def _new_page(request: AnyRequest, ui: Ui, form: Form, error: ApplianceErr
 
 async def _page_of(session: AsyncSession, ui: Ui, wanted: Wanted) -> tuple[list[TenantRow], Paging]:
     """Rows of the page, and where it is. Slugs are cheap: all are read, and only the rows that are shown in full."""
-    stored = next((order for order in STORED_ORDERS if order == wanted.sort), STORED_ORDERS[0])
+    stored: TenantOrder = "slug"
+    for order in STORED_ORDERS:
+        stored = order if order == wanted.sort else stored
     slugs = await list_slugs(session, search=wanted.search, status=wanted.status or None, tier=wanted.tier or None, order=stored)
     worst = worst_by_tenant(ui.house.telemetry.slo.views(counted_only=True))
     if wanted.sort == "met":

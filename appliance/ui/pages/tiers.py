@@ -5,7 +5,7 @@ from typing import Any
 
 from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath
+from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 
 from appliance.domain.admins.guard import actor_of
@@ -42,7 +42,7 @@ class TierPages(Controller):
     path = "/tiers"
 
     @get(opt=READS)
-    async def list(self, request: AnyRequest, ui: Uis, done: str = "") -> Response[str]:
+    async def list(self, request: AnyRequest, ui: Uis, done: FromQuery[str] = "") -> Response[str]:
         """All of them."""
         directory = ui.house.control.directory
         async with ui.house.control.store.database.read() as session:
@@ -70,7 +70,7 @@ class TierPages(Controller):
         return Redirect(f"/ui/tiers/{form.text('tier_name')}", status_code=303)
 
     @get("/{name:str}", opt=READS)
-    async def show(self, request: AnyRequest, ui: Uis, name: FromPath[str], done: str = "") -> Response[str]:
+    async def show(self, request: AnyRequest, ui: Uis, name: FromPath[str], done: FromQuery[str] = "") -> Response[str]:
         """One, in the form that changes it; who may not change it sees the same, without a button."""
         return await _tier_page(request, ui, name, done=done)
 
