@@ -91,10 +91,10 @@ def test_a_client_that_leaves_while_its_tokens_come_gives_back_what_it_had(
     until(lambda: booked(appliance) == in_books + 1)
 
 
-def test_a_client_that_leaves_the_queue_gives_back_its_place(
+def test_a_client_that_leaves_the_queue_gives_back_its_place_and_nothing_is_computed_for_it(
     appliance: Appliance, client: httpx.Client, leaver: dict[str, str], idle: float
 ) -> None:
-    before, in_books = cancelled(client, "queue"), booked(appliance)
+    before, in_books, begun = cancelled(client, "queue"), booked(appliance), metric(client, "queue_wait_seconds_count", tenant=LEAVER)
     with ExitStack() as others:
         for _ in range(ROWS):
             others.enter_context(closing(begin(appliance, appliance.headers, prompt="Count:", max_tokens=3_000)))
@@ -105,6 +105,8 @@ def test_a_client_that_leaves_the_queue_gives_back_its_place(
             until(lambda: metric(client, "queue_depth") > 0)
         until(lambda: booked(appliance) == in_books + ROWS)
         assert cancelled(client, "queue") > before
+    begun = metric(client, "queue_wait_seconds_count", tenant=LEAVER) - begun
+    assert begun + cancelled(client, "queue") - before == ROWS, "whoever left the queue never had a first chunk"
     until(lambda: metric(client, "kv_pages", state="used") == idle)
 
 
