@@ -7,6 +7,8 @@
 # make gpu-compile  compile the GPU kernels and whole steps for cards that are not here; writes var/gpu-compile.json
 # make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card
 # make docker-smoke  build the image and run docker/compose.yaml for real; writes var/docker-smoke.json (see docs/docker.md)
+# make k8s       make what docker/k8s takes from alerts/ anew
+# make k8s-check  compare docker/k8s with the schemas of Kubernetes, KEDA and the Prometheus operator (needs kubectl)
 # make dashboards  make the Grafana dashboards (dashboards/json) anew from dashboards/pages
 # make grafana-env  make the environment of `fairlane grafana push` (.venv-grafana)
 # make lock      make the lock files anew after a change of pyproject.toml (needs uv)
@@ -28,7 +30,7 @@ NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench docker-smoke dashboards grafana-env lock
+.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench docker-smoke k8s k8s-check dashboards grafana-env lock
 
 # a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
 ifneq ($(wildcard $(VENV)/.stamp-venv),)
@@ -72,6 +74,12 @@ gpu-bench: $(VENV)/.stamp-project
 docker-smoke: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m tools.docker_smoke $(DOCKER_SMOKE_FLAGS)
 
+k8s: $(VENV)/.stamp-base
+	$(VENV_PYTHON) -m tools.prometheus_rule
+
+k8s-check: .venv-k8s/.stamp
+	.venv-k8s/bin/python -m tools.check_k8s
+
 dashboards: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m dashboards
 
@@ -90,6 +98,12 @@ lock:
 .venv-grafana/.stamp: requirements/grafana.lock
 	@python="$$(tools/find_python.sh)" && "$$python" -m venv --clear .venv-grafana
 	@.venv-grafana/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r requirements/grafana.lock
+	@touch $@
+
+# the schemas come with pydantic, which nothing else here needs
+.venv-k8s/.stamp: requirements/k8s.lock
+	@python="$$(tools/find_python.sh)" && "$$python" -m venv --clear .venv-k8s
+	@.venv-k8s/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r requirements/k8s.lock
 	@touch $@
 
 $(VENV)/.stamp-venv:

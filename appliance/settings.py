@@ -25,6 +25,7 @@ from engine.wire import LANES, EngineConfig
 ENV_PREFIX = "FAIRLANE_"
 MIN_PASSWORD_CHARS = 12
 MAX_PASSWORD_CHARS = 256
+MAX_TENANT_WEIGHT = 1_000
 CONFIG_ENV = "FAIRLANE_CONFIG"
 """Path of the settings file, as `--config`."""
 OTHERS_PREFIXES = ("FAIRLANE_TEST_", "FAIRLANE_CPU_")
@@ -80,6 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A key for /metrics and /load alone, 16 or more printable characters, beside tenants' keys of scope `metrics`; empty: none."""
     metrics_max_tenants: Count = 100
     """Tenants with metric series of their own, the busiest; the others share the label `other`."""
+    tenant_shares: str = ""
+    """Weights of tenants in this process, as `acme=3,batch-jobs=0.5`: they win over the database's, for instance on replicas that a
+    team paid for."""
     vllm_metric_names: bool = False
     """Show the common series under vLLM's names (`vllm:...`), too, for dashboards and autoscalers made for it."""
     device_hour_price: Price = 0.0
@@ -153,6 +157,24 @@ def otlp_headers(settings: Settings) -> dict[str, str]:
             raise SettingsError(f"header {number} of otlp_headers (hidden) is not written name=value: change {ENV_PREFIX}OTLP_HEADERS")
         headers[name.strip()] = value.strip()
     return headers
+
+
+def tenant_shares(settings: Settings) -> dict[str, float]:
+    """Weight by tenant. Raises `SettingsError`."""
+    shares: dict[str, float] = {}
+    for pair in filter(None, map(str.strip, settings.tenant_shares.split(","))):
+        tenant, _, weight = pair.partition("=")
+        try:
+            share = float(weight)
+        except ValueError:
+            share = 0.0
+        if not tenant.strip() or tenant.strip() in shares or not 0 < share <= MAX_TENANT_WEIGHT:
+            raise SettingsError(
+                f"tenant_shares={pair!r} must be a tenant and its weight, above 0 and at most {MAX_TENANT_WEIGHT}, each tenant once,"
+                f" as 'acme=3': change --tenant-shares or {ENV_PREFIX}TENANT_SHARES"
+            )
+        shares[tenant.strip()] = share
+    return shares
 
 
 def replicas(settings: Settings) -> tuple[Replica, ...]:
@@ -282,6 +304,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], confi
     _check_proxies(settings)
     _check_otlp(settings)
     replicas(settings)
+    tenant_shares(settings)
     sqlalchemy_url(settings)
     return Loaded(settings, sources, _unknown_variables(environ))
 

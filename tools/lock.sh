@@ -19,6 +19,9 @@ sed '/^jax/d; /^jaxlib/d; /^setuptools==/d' "$pins" > "$pins.gpu"
 "$uv" pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --no-annotate "$@" \
   -c "$pins.gpu" requirements/gpu-compile.in -o requirements/gpu-compile.lock
 rm -f "$pins.gpu"
+# apart: the schemas of make k8s-check need pydantic
+"$uv" pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --no-annotate "$@" \
+  requirements/k8s.in -o requirements/k8s.lock
 # apart: grafana-client's HTTP library takes the place of urllib3
 "$uv" pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-header --no-annotate "$@" \
   requirements/grafana.in -o requirements/grafana.lock

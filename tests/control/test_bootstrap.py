@@ -13,7 +13,7 @@ from appliance.domain.audit.service import Actor
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.tenants.bootstrap import Control, open_control, open_store
 from appliance.domain.tenants.key_service import revoke_tenant_key, rotate_tenant_key
-from appliance.domain.tenants.service import delete_tenant
+from appliance.domain.tenants.service import create_tenant, delete_tenant
 from appliance.errors import Unauthenticated, Unavailable
 from appliance.settings import Settings, SettingsError
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
@@ -62,6 +62,19 @@ async def test_keys_that_the_settings_give_are_not_written_to_files(tmp_path):
     control = await opened_and_closed(given)
     assert (control.api_key, control.api_key_path, control.admin_token_path) == (API_KEY, None, None)
     assert [path.name for path in tmp_path.glob("bootstrap*")] == []
+
+
+async def test_shares_of_the_settings_win_over_the_weights_in_the_database(tmp_path):
+    control = await open_control(Settings(data_dir=str(tmp_path), tenant_shares="default=3.5, acme=2"))
+    try:
+        async with control.store.database.write() as session:
+            for slug in ("acme", "beta"):
+                await create_tenant(session, slug=slug, name=slug, tier="standard", overrides={}, actor=Actor("test", "here"))
+        await control.directory.refresh()
+        weights = {slug: policy.weight for slug, policy in control.directory.snapshot.policies.items()}
+    finally:
+        await control.close()
+    assert weights == {"default": 3.5, "acme": 2.0, "beta": 1.0}
 
 
 async def test_the_metrics_key_of_the_settings_opens_metrics_and_nothing_else(tmp_path):

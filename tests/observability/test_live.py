@@ -15,7 +15,7 @@ from dashboards.page import Page, Panel, Query
 from dashboards.pages import PAGES
 from tests.appliance import SMALL_BUCKETS, start_appliance
 from tests.observability.monitoring import RATE_WINDOW, Answer, Monitoring, finite, running_monitoring
-from tests.observability.rules import ALERTS, RECORDS, rules_of
+from tests.observability.rules import ALERTS, RECORDS, rules_of, scaling_triggers
 from tests.observability.traffic import FLAGS, GONE, NOISY, STRICT, Traffic
 
 MAY_BE_EMPTY = {
@@ -110,6 +110,19 @@ def test_quantiles_are_in_order(run: Run, family: str) -> None:
     p50, p90, p99 = quantile(0.5), quantile(0.9), quantile(0.99)
     assert p50 and p50.keys() == p99.keys()
     assert all(p50[key].value <= p90[key].value <= p99[key].value for key in p50)
+
+
+@pytest.mark.parametrize("card", ["cpu", "a card that nobody has"])
+@pytest.mark.parametrize(("scaler", "trigger"), scaling_triggers())
+def test_an_autoscalers_query_has_exactly_one_answer_also_where_nothing_is_scraped(
+    run: Run, scaler: str, trigger: dict[str, str], card: str
+) -> None:
+    expr = re.sub(r'gpu_type="[^"]+"', f'gpu_type="{card}"', trigger["query"])
+    assert expr != trigger["query"], "it is to count one GPU type"
+    (answer,) = run.monitoring.query(expr)
+    assert answer.labels == {} and answer.value >= 0
+    if card != "cpu":
+        assert answer.value == 0
 
 
 def test_a_budget_that_burns_reaches_the_pager_through_alertmanager(run: Run) -> None:

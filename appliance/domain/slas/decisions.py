@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from appliance.errors import Invalid
+from appliance.settings import MAX_TENANT_WEIGHT
 from engine.wire import DEFAULT_OBJECTIVE, TenantPolicy
 
 Lane = Literal["fast", "slow", "batch"]
@@ -25,7 +26,7 @@ class Sla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     null is "no limit" or "no target"; tokens count prompt plus output.
     """
 
-    weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    weight: Annotated[float, msgspec.Meta(gt=0, le=MAX_TENANT_WEIGHT)] = 1.0
     """Share of the engine against other tenants."""
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     """Higher goes first where two tenants tie."""

@@ -29,7 +29,7 @@ from appliance.domain.slas.service import add_seed_tiers
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.service import DEFAULT_TENANT, DatabaseSource, find_tenant
 from appliance.errors import NotFound
-from appliance.settings import Settings, SettingsError, data_path, sqlalchemy_url
+from appliance.settings import Settings, SettingsError, data_path, sqlalchemy_url, tenant_shares
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +125,7 @@ async def open_control(settings: Settings) -> Control:
         async with store.database.write() as session:
             setup_token = await ensure_owner(session, settings, passwords)
         metrics_digest = digest_key(settings.metrics_key, store.pepper) if settings.metrics_key else None
-        source = DatabaseSource(store.database, store.pepper, digest_key(token, store.pepper), metrics_digest)
+        source = DatabaseSource(store.database, store.pepper, digest_key(token, store.pepper), metrics_digest, tenant_shares(settings))
         directory = Directory(source, await source.load())
         rules = SessionRules(settings.session_ttl_s, settings.session_idle_s)
         gatekeeper = Gatekeeper(directory, store.database, store.pepper, rules, time.time)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -204,11 +205,20 @@ def _with_tier(tenant: Tenant, tier: SlaTier, base: Sla) -> TenantWithTier:
 class DatabaseSource:
     """The `SnapshotSource` of a running appliance."""
 
-    def __init__(self, database: Database, pepper: bytes, admin_digest: bytes | None, metrics_digest: bytes | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        pepper: bytes,
+        admin_digest: bytes | None,
+        metrics_digest: bytes | None = None,
+        shares: Mapping[str, float] | None = None,
+    ) -> None:
+        """`shares`: weights of tenants that win over the database's."""
         self._database = database
         self._pepper = pepper
         self._admin_digest = admin_digest
         self._metrics_digest = metrics_digest
+        self._shares = shares or {}
         self._cache = SnapshotCache()
 
     async def version(self) -> int:
@@ -235,9 +245,13 @@ class DatabaseSource:
             version=version,
             pepper=self._pepper,
             keys=keys,
-            policies={tenant.slug: tenant.policy for tenant in tenants.values()},
+            policies={tenant.slug: self._with_share(tenant.policy) for tenant in tenants.values()},
             suspended=frozenset(tenant.slug for tenant in tenants.values() if tenant.status == SUSPENDED),
             admin_digest=self._admin_digest,
             admin_tokens=admin_tokens,
             metrics_digest=self._metrics_digest,
         )
+
+    def _with_share(self, policy: TenantPolicy) -> TenantPolicy:
+        share = self._shares.get(policy.tenant_id)
+        return policy if share is None else msgspec.structs.replace(policy, weight=share)
