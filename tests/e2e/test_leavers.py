@@ -148,3 +148,7 @@ def test_a_reader_that_lags_gets_the_same_answer_when_it_goes_on(appliance: Appl
     text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in answer.decode().splitlines() if line.startswith("data: {"))
     assert text == whole
     assert metric(client, "backpressure_pauses_total") > pauses
+    request_id = next(line.split(": ")[1] for line in answer.decode().splitlines() if line.lower().startswith("x-request-id: "))
+    parts = client.get(f"/v1/requests/{request_id}/explain").json()["parts"]
+    assert sum(part["seconds"] for part in parts if part["name"] == "backpressure") > 0.2, "its reader's time, and no tenant's"
+    assert all(part["tenant"] is None for part in parts if part["name"] == "backpressure")

@@ -136,6 +136,16 @@ def test_each_stretch_of_a_request_goes_to_whoever_took_it() -> None:
     )
 
 
+def test_what_was_waited_while_the_reader_lagged_is_nobody_elses() -> None:
+    answer = explain(report_of(paused_ns=((200 * MS, 361 * MS),)), STORY_RECORDED)
+    parts = {(part.name, part.tenant): round(part.seconds * 1000, 6) for part in answer.parts}
+    assert parts["decode_wait", "noisy"] == 40  # of the 200 ms of step 5
+    assert parts["backpressure", None] == 160 + 1 + 20  # and half of what lay behind it
+    assert parts["between_steps", None] == 1
+    assert sum_of(answer) == pytest.approx(answer.total_s)
+    assert [(gap.name, gap.tenant) for gap in answer.gaps] == [("backpressure", None)]
+
+
 def test_a_slow_gap_names_the_step_and_the_tenant_behind_it() -> None:
     answer = explain(report_of(), STORY_RECORDED)
     assert [(gap.step, gap.name, gap.tenant, round(gap.seconds, 3)) for gap in answer.gaps] == [(5, "decode_wait", "noisy", 0.212)]

@@ -95,11 +95,16 @@ class Backpressure:
         """When the reader last took something, as far as anybody looked."""
         self._paused_ns = 0
         self.spans_ns: list[tuple[int, int]] = []
-        """From, to: when the stream was paused."""
+        """From, to: pauses that ended."""
 
     @property
     def is_paused(self) -> bool:
         return self._timer is not None
+
+    @property
+    def pauses_ns(self) -> tuple[tuple[int, int], ...]:
+        """From, to: when the stream was paused, until now where it is."""
+        return (*self.spans_ns, (self._paused_ns, self._clock_ns())) if self.is_paused else tuple(self.spans_ns)
 
     def add(self, num_tokens: int) -> None:
         """The engine drew tokens: is it too many?"""

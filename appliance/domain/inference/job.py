@@ -227,7 +227,7 @@ class Job:
 
     @property
     def _paused_ns(self) -> tuple[tuple[int, int], ...]:
-        return tuple(self._backpressure.spans_ns) if self._backpressure is not None else ()
+        return self._backpressure.pauses_ns if self._backpressure is not None else ()
 
     @property
     def _resumed_ns(self) -> int:

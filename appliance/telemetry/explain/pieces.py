@@ -1,6 +1,6 @@
 """A request's life cut into pieces: each has a name, lies behind the one before, and says whose work took its time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -29,7 +29,7 @@ between_steps    the engine planned, committed and reported, or a step that is n
 transfer         the last token on its way to the control plane
 detokenize       the last token became text
 write            the end of the answer was written
-backpressure     writing waited because the client took nothing
+backpressure     it was paused, or writing waited, because the client took nothing
 unrecorded       older than the oldest step in the ledger
 """
 
@@ -64,7 +64,7 @@ def pieces_of(report: RequestReport, recorded: Recorded) -> list[Piece]:
     if report.submitted_ns:
         handed_ns = pieces[-1].end_ns
         over_ns = min(report.ended_ns, max(handed_ns, report.over_ns or report.ended_ns))
-        pieces += _Engine(report, recorded).pieces(handed_ns, over_ns)
+        pieces += _without_pauses(_Engine(report, recorded).pieces(handed_ns, over_ns), report.paused_ns)
         pieces += _ending(report, over_ns)
     return [piece for piece in pieces if piece.end_ns > piece.begin_ns]
 
@@ -103,6 +103,28 @@ def _ending(report: RequestReport, over_ns: int) -> Iterator[Piece]:
             yield _plain("backpressure", begin_ns, end_ns)
             cursor_ns = end_ns
     yield _plain("write", cursor_ns, report.ended_ns)
+
+
+PAUSABLE: frozenset[PieceName] = frozenset(("prefill_wait", "decode_wait", "preempted", "between_steps"))
+
+
+def _without_pauses(pieces: Iterable[Piece], paused_ns: Sequence[tuple[int, int]]) -> Iterator[Piece]:
+    """What it waited while it was paused was for its own reader, whoever the engine worked for meanwhile."""
+    for piece in pieces:
+        cursor_ns = piece.begin_ns
+        for began_ns, ended_ns in paused_ns if piece.name in PAUSABLE else ():
+            begin_ns, end_ns = max(began_ns, cursor_ns), min(ended_ns, piece.end_ns)
+            if begin_ns < end_ns:
+                yield _part(piece, cursor_ns, begin_ns)
+                yield _plain("backpressure", begin_ns, end_ns)
+                cursor_ns = end_ns
+        yield piece if cursor_ns == piece.begin_ns else _part(piece, cursor_ns, piece.end_ns)
+
+
+def _part(waiting: Piece, begin_ns: int, end_ns: int) -> Piece:
+    if waiting.run is None:
+        return _plain(waiting.name, begin_ns, end_ns)
+    return Piece(waiting.name, begin_ns, end_ns, waiting_causes(waiting.run, end_ns - begin_ns), waiting.run)
 
 
 class _Engine:
