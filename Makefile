@@ -11,6 +11,7 @@
 # make k8s-check  compare docker/k8s with the schemas of Kubernetes, KEDA and the Prometheus operator (needs kubectl)
 # make dashboards  make the Grafana dashboards (dashboards/json) anew from dashboards/pages
 # make grafana-env  make the environment of `fairlane grafana push` (.venv-grafana)
+# make screenshots  every page of the web administration, light and dark, wide and narrow, into var/screenshots (needs chromium)
 # make lock      make the lock files anew after a change of pyproject.toml (needs uv)
 
 PORT ?= 8000
@@ -30,7 +31,7 @@ NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench docker-smoke k8s k8s-check dashboards grafana-env lock
+.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench docker-smoke k8s k8s-check dashboards grafana-env screenshots lock
 
 # a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
 ifneq ($(wildcard $(VENV)/.stamp-venv),)
@@ -82,6 +83,9 @@ k8s-check: .venv-k8s/.stamp
 
 dashboards: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m dashboards
+
+screenshots: $(VENV)/.stamp-dev
+	$(VENV_PYTHON) -m tests.ui.screenshots
 
 grafana-env: .venv-grafana/.stamp
 

@@ -74,8 +74,8 @@ admin:write  GET /ui/tenants/{slug:str}/delete, POST /ui/tenants/{slug:str}/dele
 admin:write  POST /ui/tenants/{slug:str}/edit, POST /ui/tenants/{slug:str}/keys, GET /ui/tenants/{slug:str}/keys/{key_id:str}
 admin:write  POST /ui/tenants/{slug:str}/keys/{key_id:str}, POST /ui/tenants/{slug:str}/keys/{key_id:str}/disable
 admin:write  POST /ui/tenants/{slug:str}/keys/{key_id:str}/rotate, GET /ui/tenants/{slug:str}/try, POST /ui/tenants/{slug:str}/try
-admin:write  POST /ui/tiers, GET /ui/tiers/new, POST /ui/tiers/{name:str}, GET /ui/tiers/{name:str}/delete
-admin:write  POST /ui/tiers/{name:str}/delete
+admin:write  POST /ui/tenants/{slug:str}/try/stream, POST /ui/tiers, GET /ui/tiers/new, POST /ui/tiers/{name:str}
+admin:write  GET /ui/tiers/{name:str}/delete, POST /ui/tiers/{name:str}/delete
 admin:manage  POST /ui/settings/admins, POST /ui/settings/admins/{admin_id:str}, POST /ui/settings/admins/{admin_id:str}/delete
 admin:manage  POST /ui/settings/backup
 admin:self  GET /ui/settings/admins/{admin_id:str}, POST /ui/settings/admins/{admin_id:str}/tokens

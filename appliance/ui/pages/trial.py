@@ -11,12 +11,11 @@ from litestar.response.base import ASGIResponse
 from litestar.types import Message
 
 from appliance.domain.inference.controller import RECEIVED_STATE, TRACE_STATE
-from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.intake import CHAT
 from appliance.domain.inference.service import Call
 from appliance.domain.tenants.service import find_tenant
 from appliance.errors import ApplianceError, Invalid
-from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_of, respond
+from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_of
 from appliance.route_access import WRITES
 from appliance.ui.forms import Form, read_form
 from appliance.ui.parts import Ui
@@ -40,22 +39,25 @@ class TrialController(Controller):
         return await _page(request, ui, slug, Form({"max_tokens": (DEFAULT_TOKENS,), "temperature": ("0",)}))
 
     @post(opt=WRITES)
-    async def ask(self, request: AnyRequest, ui: Uis, slug: FromPath[str]) -> Response[Any] | ASGIResponse:
-        """Ask as the tenant, under its limits. A script gets the stream, a form the page with the whole answer."""
+    async def ask(self, request: AnyRequest, ui: Uis, slug: FromPath[str]) -> Response[str]:
+        """Ask as the tenant, under its limits; the page with the whole answer."""
         form = await read_form(request)
-        streams = "text/event-stream" in request.headers.get("accept", "")
         try:
-            body = _body_of(form, streams=streams)
-            exchange = await ui.house.inference.open(_call(request, ui, slug, body), CHAT)
-            if streams:
-                return exchange
-            text = await _whole(request, exchange)
+            text = await _whole(request, await ui.house.inference.open(_call(request, ui, slug, _body_of(form, streams=False)), CHAT))
         except ApplianceError as error:
-            return respond(problem_of(error)) if streams else await _page(request, ui, slug, form, error)
-        except Cancellation:
-            return Response("")
+            return await _page(request, ui, slug, form, error)
         _, timeline = await ui.house.explainer.timeline(request.scope["state"][REQUEST_ID_STATE])
         return await _page(request, ui, slug, form, answer=text, drawing=drawing_of(timeline, slug))
+
+    @post("/stream", opt=WRITES)
+    async def stream(self, request: AnyRequest, ui: Uis, slug: FromPath[str]) -> ASGIResponse:
+        """The same for the page's script: events as the API sends them."""
+        try:
+            body = _body_of(await read_form(request), streams=True)
+            return await ui.house.inference.open(_call(request, ui, slug, body), CHAT)
+        except ApplianceError as error:
+            problem = problem_of(error)
+            return ASGIResponse(body=msgspec.json.encode(problem.body), media_type="application/json", status_code=problem.status)
 
 
 def _body_of(form: Form, *, streams: bool) -> bytes:
@@ -97,7 +99,7 @@ async def _whole(request: AnyRequest, exchange: ASGIResponse) -> str:
 
     await exchange(request.scope, request.receive, take)
     if not chunks:
-        raise Cancellation("disconnect")
+        raise Invalid("the browser went away before the answer was there")
     return msgspec.json.decode(b"".join(chunks))["choices"][0]["message"]["content"]
 
 

@@ -16,7 +16,7 @@ document.getElementById("trial")?.addEventListener("submit", async (event) => {
   button.disabled = true;
   try {
     const body = new URLSearchParams(new FormData(form));
-    const response = await fetch(form.action, { method: "POST", body, headers: { accept: "text/event-stream" } });
+    const response = await fetch(`${form.action}/stream`, { method: "POST", body, headers: { accept: "text/event-stream" } });
     if (!response.ok) throw new Error(await reasonOf(response));
     let first = "";
     for await (const frame of frames(response.body)) {

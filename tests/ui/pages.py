@@ -1,0 +1,26 @@
+"""Every page that an owner can open; `{slug}` is a tenant's."""
+
+PAGES = (
+    "/ui/",
+    "/ui/requests",
+    "/ui/slow",
+    "/ui/tenants",
+    "/ui/tenants/new",
+    "/ui/tenants/{slug}",
+    "/ui/tenants/{slug}/edit",
+    "/ui/tenants/{slug}/keys",
+    "/ui/tenants/{slug}/usage",
+    "/ui/tenants/{slug}/audit",
+    "/ui/tenants/{slug}/try",
+    "/ui/tenants/{slug}/delete",
+    "/ui/tiers",
+    "/ui/tiers/new",
+    "/ui/tiers/interactive",
+    "/ui/keys",
+    "/ui/usage",
+    "/ui/scheduler",
+    "/ui/engine",
+    "/ui/health",
+    "/ui/audit",
+    "/ui/settings",
+)
