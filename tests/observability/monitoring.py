@@ -101,7 +101,7 @@ def running_monitoring(folder: Path, target: str) -> Iterator[Monitoring]:
         ]
         with contextlib.ExitStack() as stack:
             for command in commands:
-                stack.enter_context(_process(command, folder))
+                stack.enter_context(process(command, folder))
             monitoring = Monitoring(f"http://127.0.0.1:{prometheus_port}", webhook)
             monitoring.until(lambda: _is_ready(monitoring.prometheus_url) and _is_ready(f"http://127.0.0.1:{alertmanager_port}"))
             yield monitoring
@@ -127,7 +127,7 @@ def _is_ready(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def _process(command: list[str], folder: Path) -> Iterator[None]:
+def process(command: list[str], folder: Path) -> Iterator[None]:
     with (folder / f"{command[0]}.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:

@@ -17,9 +17,10 @@ from appliance.telemetry.explain.pieces import Piece, pieces_of
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.otlp import traces
 from appliance.telemetry.otlp.exporter import Exporter, exporter_of
-from appliance.telemetry.otlp.metrics import all_series, metric_of
+from appliance.telemetry.otlp.metrics import metric_of
 from appliance.telemetry.otlp.spans import MAX_CHUNKS, phases_of, spans_of
 from appliance.telemetry.otlp.traces import MAX_WAITING
+from appliance.telemetry.readings import all_series
 from appliance.telemetry.requests import Outcome, RequestReport
 from appliance.telemetry.trace_context import TraceContext
 from engine.wire import TenantPolicy

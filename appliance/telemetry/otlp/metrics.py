@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -16,19 +14,16 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ResourceMetrics,
     ScopeMetrics,
 )
-from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector as PromCollector
 
-from appliance.telemetry.exposition import Buckets, Client, Series, series_of
+from appliance.telemetry.exposition import Buckets, Client, Series
 from appliance.telemetry.otlp.attributes import Sender, attributes_of
 from appliance.telemetry.otlp.transport import Collector, NotSent
+from appliance.telemetry.readings import read_slowly
 
 log = structlog.get_logger(__name__)
 
 METRICS_PATH = "v1/metrics"
-BREATH_S = 0.001
-"""Between two families, for the threads that serve requests: all of them at once would hold the interpreter lock."""
 SAY_AGAIN_S = 60.0
 UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
 """By the last word of a name (UCUM)."""
@@ -68,22 +63,11 @@ class MetricExporter:
 
     def _message(self) -> ExportMetricsServiceRequest:
         metrics: list[Metric] = []
-        for collector in self._collectors():
-            for series in all_series(collector):
-                if (metric := metric_of(series, self._began_ns, time.time_ns())) is not None:
-                    metrics.append(metric)
-                time.sleep(BREATH_S)
+        for series in read_slowly(self._collectors()):
+            if (metric := metric_of(series, self._began_ns, time.time_ns())) is not None:
+                metrics.append(metric)
         scoped = ScopeMetrics(scope=self._sender.scope, metrics=metrics)
         return ExportMetricsServiceRequest(resource_metrics=[ResourceMetrics(resource=self._sender.resource, scope_metrics=[scoped])])
-
-
-def all_series(collector: Client | PromCollector) -> Iterator[Series]:
-    """The families of a metric of the client, or of any collector."""
-    if isinstance(collector, Counter | Gauge | Histogram):
-        yield series_of(collector)
-    else:
-        for family in collector.collect():
-            yield Series(family.name, family.type, family.documentation, _values(family))
 
 
 def metric_of(series: Series, began_ns: int, now_ns: int) -> Metric | None:
@@ -124,31 +108,3 @@ def _histogram_points(series: Series, began_ns: int, now_ns: int) -> Iterator[Hi
             bucket_counts=value.counts,
             explicit_bounds=value.bounds,
         )
-
-
-def _values(family: Family) -> list[tuple[Mapping[str, str], float | Buckets]]:
-    """A collector's samples as numbers."""
-    if family.type != "histogram":
-        return [(sample.labels, float(sample.value)) for sample in family.samples]
-    found: dict[tuple[tuple[str, str], ...], _Cumulated] = {}
-    for sample in family.samples:
-        labels = tuple((name, value) for name, value in sample.labels.items() if name != "le")
-        cumulated = found.setdefault(labels, _Cumulated())
-        if sample.name.endswith("_bucket"):
-            cumulated.bounds.append(float(sample.labels["le"]))
-            cumulated.upto.append(sample.value)
-        elif sample.name.endswith("_sum"):
-            cumulated.total = sample.value
-    return [(dict(labels), cumulated.buckets()) for labels, cumulated in found.items()]
-
-
-@dataclass(slots=True)
-class _Cumulated:
-    """A histogram's label set as Prometheus has it: each bucket counts those before it, too, and the last bound is infinity."""
-
-    bounds: list[float] = field(default_factory=list[float])
-    upto: list[float] = field(default_factory=list[float])
-    total: float = 0.0
-
-    def buckets(self) -> Buckets:
-        return Buckets(self.bounds[:-1], [round(after - before) for before, after in pairwise((0.0, *self.upto))], self.total)
