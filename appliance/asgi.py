@@ -22,6 +22,8 @@ from prometheus_client import CollectorRegistry
 
 from appliance.app import Parts, create_app, own_version
 from appliance.console import Console, FirstSecrets, banner
+from appliance.dashboards.opening import open_metrics
+from appliance.dashboards.viewer import Viewer
 from appliance.data_lock import only_server_of
 from appliance.db.revision import SchemaError
 from appliance.domain.admins.first_owner import SETUP_TOKEN_FILE
@@ -61,6 +63,7 @@ from appliance.supervisor import StartFailed, Supervisor
 from appliance.telemetry.flight.recorder import FlightRecorder, Sources
 from appliance.telemetry.hub import Telemetry, TelemetryOptions
 from appliance.telemetry.otlp.exporter import Exporter, exporter_of
+from appliance.telemetry.sampler import Sampler
 from appliance.terminal import Terminal
 from appliance.text.prefixes import PrefixEntry, PrefixFileError, read_prefix_file
 from appliance.ui.parts import House, Ui
@@ -116,6 +119,7 @@ class _House:
     telemetry: Telemetry
     recorder: FlightRecorder
     exporter: Exporter | None
+    sampler: Sampler | None
     ui: Ui
     server: uvicorn.Server
 
@@ -263,6 +267,7 @@ def _build(
     explainer = ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants)
     pages = DebugPages(telemetry, backend.reports)
     canceller = Canceller(backend, control.store.database)
+    metrics, sampler = open_metrics(settings, telemetry)
     pulse = Pulse(telemetry)
     telemetry.watchers.append(pulse.note)
     ui = build_ui(
@@ -277,6 +282,7 @@ def _build(
             explainer=explainer,
             debug=pages,
             canceller=canceller,
+            viewer=Viewer(metrics),
             usage=usage,
             log_level=log_level,
             engines=engines,
@@ -319,6 +325,7 @@ def _build(
         telemetry=telemetry,
         recorder=recorder,
         exporter=exporter_of(settings, own_version(), telemetry),
+        sampler=sampler,
         ui=ui,
         backend=backend,
         gate=gate,
@@ -355,6 +362,8 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
         helpers.append(asyncio.create_task(house.peers.run()))
     if house.exporter is not None:
         helpers.append(asyncio.create_task(house.exporter.run()))
+    if house.sampler is not None:
+        helpers.append(asyncio.create_task(house.sampler.run()))
     draining: list[asyncio.Task[None]] = []
 
     def on_signal() -> None:

@@ -103,6 +103,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Share of requests whose traces are sent though they were neither slow nor failed; those are sent in any case."""
     otlp_metrics_interval_s: Seconds = 15.0
     """Seconds between two times that metrics are sent to the collector; 0 sends none."""
+    prometheus_url: str = ""
+    """URL of the Prometheus that the dashboards of /ui ask, as http://prometheus:9090. Empty: they show this process's own last hour."""
+    prometheus_headers: str = ""
+    """Headers for that Prometheus, as `authorization=Bearer abc,x-scope-orgid=llm`."""
+    history_interval_s: Annotated[float, msgspec.Meta(ge=1)] = 15.0
+    """Seconds between two samples of our own metrics, of which an hour is kept where `prometheus_url` is empty."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log line written."""
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -150,11 +156,20 @@ def sqlalchemy_url(settings: Settings) -> str:
 
 def otlp_headers(settings: Settings) -> dict[str, str]:
     """By name. Raises `SettingsError`."""
+    return _headers("otlp_headers", settings.otlp_headers)
+
+
+def prometheus_headers(settings: Settings) -> dict[str, str]:
+    """By name. Raises `SettingsError`."""
+    return _headers("prometheus_headers", settings.prometheus_headers)
+
+
+def _headers(setting: str, text: str) -> dict[str, str]:
     headers: dict[str, str] = {}
-    for number, pair in enumerate(filter(None, map(str.strip, settings.otlp_headers.split(","))), 1):
+    for number, pair in enumerate(filter(None, map(str.strip, text.split(","))), 1):
         name, equals, value = pair.partition("=")
         if not (equals and _HEADER_NAME.fullmatch(name.strip()) and value.isascii() and value.isprintable()):
-            raise SettingsError(f"header {number} of otlp_headers (hidden) is not written name=value: change {ENV_PREFIX}OTLP_HEADERS")
+            raise SettingsError(f"header {number} of {setting} (hidden) is not written name=value: change {ENV_PREFIX}{setting.upper()}")
         headers[name.strip()] = value.strip()
     return headers
 
@@ -201,7 +216,17 @@ def engine_config(settings: Settings) -> EngineConfig:
 
 # ---- the table --------------------------------------------------------------------------------------------------
 
-SECRETS = frozenset({"otlp_headers", "metrics_key", "bootstrap_api_key", "bootstrap_admin_token", "bootstrap_admin_password", "key_pepper"})
+SECRETS = frozenset(
+    {
+        "otlp_headers",
+        "prometheus_headers",
+        "metrics_key",
+        "bootstrap_api_key",
+        "bootstrap_admin_token",
+        "bootstrap_admin_password",
+        "key_pepper",
+    }
+)
 """No flag (`ps` shows flags); `FAIRLANE_X_FILE` reads the value from a file."""
 FILE_VARIANTS = SECRETS | {"database_url"}
 DECIDED_BY_US = frozenset({"export_dir", "await_common_prefixes"})
@@ -302,7 +327,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], confi
     settings = Settings(engine=engine, **{key: value for key, value in values.items() if not key.startswith("engine.")})
     _check_secrets(settings)
     _check_proxies(settings)
-    _check_otlp(settings)
+    _check_urls(settings)
     replicas(settings)
     tenant_shares(settings)
     sqlalchemy_url(settings)
@@ -388,15 +413,21 @@ def _check_proxies(settings: Settings) -> None:
             ) from error
 
 
-def _check_otlp(settings: Settings) -> None:
-    endpoint = settings.otlp_endpoint
-    if endpoint and (
-        not endpoint.startswith(("http://", "https://")) or not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint
+def _check_urls(settings: Settings) -> None:
+    for name, example in (
+        ("otlp_endpoint", "http://collector:4318"),
+        ("prometheus_url", "http://prometheus:9090"),
+        ("grafana_url", "http://grafana:3000"),
     ):
+        url: str = getattr(settings, name)
+        if url and (not url.startswith(("http://", "https://")) or not url.isascii() or not url.isprintable() or " " in url):
+            raise SettingsError(f"{name}={url!r} is no URL (as {example}): change --{name.replace('_', '-')} or {ENV_PREFIX}{name.upper()}")
+    if "@" in settings.prometheus_url:
         raise SettingsError(
-            f"otlp_endpoint={endpoint!r} is no URL (as http://collector:4318): change --otlp-endpoint or {ENV_PREFIX}OTLP_ENDPOINT"
+            f"prometheus_url holds a password: leave it out and set {ENV_PREFIX}PROMETHEUS_HEADERS to authorization=Basic ..."
         )
     otlp_headers(settings)
+    prometheus_headers(settings)
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from types import ModuleType
 import click
 
 from appliance.grafana.push import PERMISSIONS, UnknownTeam, Wanted, changes
+from appliance.packed import project_path
 
-DASHBOARDS = Path(__file__).parents[2] / "dashboards" / "json"
-"""As they lie beside the package."""
+DASHBOARDS = project_path("dashboards/json")
 
 
 @click.group()

@@ -6,7 +6,6 @@ SchemaError              the database is half-migrated, behind or newer; the mes
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
@@ -16,8 +15,9 @@ from sqlalchemy import Connection, MetaData, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from appliance.db.database import Database
+from appliance.packed import project_path
 
-MIGRATIONS_DIR = Path(__file__).resolve().parent.parent.parent / "migrations"
+MIGRATIONS_DIR = project_path("migrations")
 POSTGRES_LOCK_ID = 7_232_781
 """Advisory lock held while migrating, so that two processes starting at once do it one after the other."""
 HEAD = "head"

@@ -83,6 +83,16 @@ class History:
             yield self
 
     @property
+    def newest_ms(self) -> int:
+        """When the newest sample was taken; 0 before the first."""
+        return self._times_ms[-1] if self._times_ms else 0
+
+    @property
+    def held_s(self) -> float:
+        """From the oldest sample to the newest."""
+        return (self._times_ms[-1] - self._times_ms[0]) / 1000 if self._times_ms else 0.0
+
+    @property
     def times_ms(self) -> Sequence[int]:
         return tuple(self._times_ms)
 

@@ -28,6 +28,7 @@ MENU = (
             Entry("overview", "Overview", "/ui/"),
             Entry("requests", "Live requests", "/ui/requests"),
             Entry("slow", "Slow requests", "/ui/slow"),
+            Entry("dashboards", "Dashboards", "/ui/dashboards"),
         ),
     ),
     Group(

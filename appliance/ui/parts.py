@@ -1,7 +1,10 @@
 """What the pages work with: the same parts that the API works with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from appliance.dashboards.board import Board
+from appliance.dashboards.viewer import Viewer
 from appliance.domain.admission.service import Admission
 from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
@@ -37,6 +40,7 @@ class House:
     explainer: ExplainService
     debug: DebugPages
     canceller: Canceller
+    viewer: Viewer
     usage: UsageRecorder
     log_level: LogLevel
     engines: Engines
@@ -53,4 +57,6 @@ class Ui:
     views: Views
     live: LiveHub
     pulse: Pulse
+    boards: Mapping[str, Board]
+    """Dashboards by uid."""
     targets: TightestTargets

@@ -4,11 +4,13 @@ from litestar import Controller, Router
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
 
+from appliance.dashboards.board import read_boards
 from appliance.domain.admins.guard import Connection
 from appliance.ui.access import Doorkeeper
 from appliance.ui.assets import Assets
 from appliance.ui.live import LiveHub
 from appliance.ui.pages.books import AuditPage, UsagePage
+from appliance.ui.pages.dashboards import DashboardPages
 from appliance.ui.pages.entry import EntryController
 from appliance.ui.pages.keys import KeysController, TenantKeysController
 from appliance.ui.pages.lost import LostController
@@ -42,6 +44,7 @@ CONTROLLERS: tuple[type[Controller], ...] = (
     AuditPage,
     SettingsPages,
     AdminPages,
+    DashboardPages,
     LostController,
 )
 
@@ -52,7 +55,7 @@ def build_ui(house: House, pulse: Pulse) -> Ui:
     targets = TightestTargets()
     house.control.directory.subscribe(targets.note)
     views = Views(doorkeeper, Assets(), house.version, lambda: house.health.ready()[1])
-    return Ui(house=house, doorkeeper=doorkeeper, views=views, live=LiveHub(pulse), pulse=pulse, targets=targets)
+    return Ui(house=house, doorkeeper=doorkeeper, views=views, live=LiveHub(pulse), pulse=pulse, boards=read_boards(), targets=targets)
 
 
 def ui_router(ui: Ui) -> Router:

@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import update
 
 from appliance.app import Parts, create_app
+from appliance.dashboards.own import OwnMetrics
+from appliance.dashboards.viewer import Viewer
 from appliance.db.base import utc_now
 from appliance.domain.admins.models import AdminToken
 from appliance.domain.admission.gate import Gate
@@ -36,6 +38,7 @@ from appliance.logs import LogLevel
 from appliance.problems import EXCEPTION_HANDLERS
 from appliance.route_access import PUBLIC, Access, refuse_undeclared, routes_of
 from appliance.settings import Settings
+from appliance.telemetry.history import History
 from appliance.telemetry.hub import Telemetry
 from appliance.ui.parts import House
 from appliance.ui.pulse import Pulse
@@ -63,6 +66,7 @@ admin:manage  GET /api/v1/admins, POST /api/v1/admins, PATCH /api/v1/admins/{adm
 admin:self  GET /api/v1/admins/{admin_id:str}, GET /api/v1/admins/{admin_id:str}/tokens, POST /api/v1/admins/{admin_id:str}/tokens
 admin:self  DELETE /api/v1/admins/{admin_id:str}/tokens/{token_id:str}
 public  GET /ui, POST /ui/login, GET /ui/setup, POST /ui/setup, GET /ui/static/{name:path}
+admin:read  GET /ui/dashboards, GET /ui/dashboards/{uid:str}, GET /ui/dashboards/{uid:str}/data
 admin:read  GET /ui/audit, GET /ui/engine, GET /ui/health, GET /ui/keys, GET /ui/live/engine, GET /ui/live/overview
 admin:read  GET /ui/live/requests, GET /ui/live/scheduler, GET /ui/live/slow, GET /ui/live/status, POST /ui/logout, GET /ui/requests
 admin:read  GET /ui/requests/{request_id:str}, GET /ui/requests/{request_id:str}/timeline, GET /ui/scheduler, GET /ui/settings
@@ -125,6 +129,7 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
         explainer=explainer,
         debug=DebugPages(telemetry, backend.reports),
         canceller=Canceller(backend, control.store.database),
+        viewer=Viewer(OwnMetrics(History(15.0), {}, 15.0)),
         usage=UsageRecorder(control.store.database, data_dir / "spool", clocks.wall_s, lambda: "m"),
         log_level=LogLevel("info"),
         engines=Engines([]),

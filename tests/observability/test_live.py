@@ -5,55 +5,20 @@ that tries it where it can be had is in docs/observability.md.
 """
 
 import re
-import urllib.parse
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
+from appliance.dashboards.board import Board, read_boards
+from appliance.dashboards.prometheus import PrometheusMetrics
+from appliance.dashboards.viewer import Viewer, window_of
 from dashboards.page import Page, Panel, Query
 from dashboards.pages import PAGES
-from tests.appliance import SMALL_BUCKETS, start_appliance
-from tests.observability.monitoring import RATE_WINDOW, Answer, Monitoring, finite, running_monitoring
+from tests.observability.conftest import MAY_BE_EMPTY, Run
+from tests.observability.monitoring import RATE_WINDOW, Answer, finite
 from tests.observability.rules import ALERTS, RECORDS, rules_of, scaling_triggers
-from tests.observability.traffic import FLAGS, GONE, NOISY, STRICT, Traffic
+from tests.observability.traffic import GONE, NOISY, STRICT
 
-MAY_BE_EMPTY = {
-    ("fairlane-engine", "Cards"): "this machine has no card",
-}
-"""Panels without an answer, and why."""
 PANELS = [pytest.param(page, panel, id=f"{page.uid}: {panel.title}") for page in PAGES for panel in page.panels]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What was measured: by Prometheus, and by the clients."""
-
-    monitoring: Monitoring
-    traffic: Traffic
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    folder = tmp_path_factory.mktemp("live")
-    with start_appliance(folder / "data", *SMALL_BUCKETS, *FLAGS) as appliance:
-        target = urllib.parse.urlsplit(appliance.base_url).netloc
-        with running_monitoring(folder, target) as monitoring, Traffic(appliance) as traffic:
-            traffic.add_tenant(STRICT, "interactive", ttft_ms=1, tpot_ms=1)  # nobody could: its budget burns
-            traffic.add_tenant(NOISY, "standard", queue_ttl_ms=None)  # it waits as long as it takes
-            traffic.add_tenant("limited", "standard", rpm=3)
-            traffic.add_tenant(GONE, "standard")
-            traffic.start()
-            monitoring.until(lambda: traffic.sent.statuses[GONE, 200] >= 3 and traffic.sent.statuses[NOISY, 200] >= 4)
-            traffic.remove_tenant(GONE)
-            for fact in (
-                "count(fairlane:lane_ttft_seconds:p99_5m > 0) >= 2",
-                "sum(fairlane_preemptions_total) > 0",
-                "sum(fairlane_evictions_total) > 0",
-            ):
-                monitoring.until(lambda fact=fact: monitoring.query(fact))
-            monitoring.until(lambda: traffic.sent.cancelled[NOISY] >= 4 and traffic.sent.statuses["limited", 429] >= 4)
-            yield Run(monitoring, traffic)
 
 
 def choices(query: Query) -> list[dict[str, str]]:
@@ -137,6 +102,16 @@ def test_a_budget_that_burns_reaches_the_pager_through_alertmanager(run: Run) ->
 def test_a_removed_tenant_has_no_series_any_more(run: Run) -> None:
     assert run.monitoring.query(f'count({{tenant="{NOISY}"}})')
     run.monitoring.until(lambda: not run.monitoring.query(f'count({{tenant="{GONE}", __name__!~"ALERTS.*|fairlane:.*"}})'), timeout_s=30)
+
+
+@pytest.mark.parametrize("board", read_boards().values(), ids=lambda board: board.uid)
+async def test_every_panel_is_answered_by_a_prometheus(run: Run, board: Board) -> None:
+    viewer = Viewer(PrometheusMetrics(run.monitoring.prometheus_url, {}))
+    choices = await viewer.choices(board, {"tenant": NOISY})
+    answer = await viewer.answer(board, choices, window_of(300, viewer.metrics.reach))
+    titles = {panel.panel_id: panel.title for panel in board.panels}
+    found = {titles[panel.id]: panel.error or ("answered" if panel.lines else "empty") for panel in answer.panels}
+    assert found == {title: "empty" if (board.uid, title) in MAY_BE_EMPTY else "answered" for title in titles.values()}
 
 
 def test_totals_are_those_that_the_clients_counted(run: Run) -> None:

@@ -1,0 +1,90 @@
+"""Every panel of every dashboard is drawn by the built-in viewer, in a real Chromium, from the process's own last hour.
+
+That a Prometheus answers them all, too, is in test_live.py.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+
+from appliance.dashboards.board import Board, read_boards
+from tests.appliance import require_service
+from tests.observability.conftest import MAY_BE_EMPTY, Run
+from tests.observability.traffic import NOISY
+
+ADMIN = {"name": "watcher", "password": "a horse, a staple"}
+DRAWN_WITHIN_S = 60.0
+BOARDS = read_boards()
+
+
+@pytest.fixture(scope="module")
+def context(run: Run) -> Iterator[BrowserContext]:
+    """A viewer's browser."""
+    require_service("a browser", program="chromium")
+    admins = run.appliance.base_url + "/api/v1/admins"
+    httpx.post(admins, json={**ADMIN, "role": "viewer"}, headers=run.appliance.admin_headers).raise_for_status()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(base_url=run.appliance.base_url, viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        page.goto("/ui/")
+        page.fill("[name=name]", ADMIN["name"])
+        page.fill("[name=password]", ADMIN["password"])
+        page.press("[name=password]", "Enter")
+        page.wait_for_selector("nav[aria-label=Pages]")
+        page.close()
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A tab; what it complains of fails the test."""
+    complaints: list[str] = []
+    page = context.new_page()
+    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    page.close()
+    assert not complaints
+
+
+def states(page: Page, board: Board) -> dict[str, str]:
+    """What became of each panel: drawn, empty or error."""
+    page.goto(f"/ui/dashboards/{board.uid}?range=5m&tenant={NOISY}")
+    expect(page.locator(".chart-panel:not([data-state])")).to_have_count(0, timeout=15_000)
+    panels = page.locator(".chart-panel").evaluate_all("found => found.map(each => [each.dataset.id, each.dataset.state])")
+    titles = {panel.panel_id: panel.title for panel in board.panels}
+    return {titles[int(panel_id)]: state for panel_id, state in panels}
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.uid)
+def test_every_panel_is_drawn_from_the_own_last_hour(page: Page, board: Board) -> None:
+    wanted = {panel.title: "empty" if (board.uid, panel.title) in MAY_BE_EMPTY else "drawn" for panel in board.panels}
+    deadline = time.monotonic() + DRAWN_WITHIN_S
+    while (found := states(page, board)) != wanted and time.monotonic() < deadline:
+        time.sleep(1)  # the load goes on: on a busy machine a lane may have nothing in its newest minute
+    assert found == wanted
+    for kind, what in (
+        ("timeseries", ".plot canvas"), ("timeseries", ".values tbody tr"), ("stat", ".big strong"), ("gauge", ".arc"),
+        ("bargauge", ".track rect"), ("heatmap", "rect[class^=heat]"), ("table", "tbody td"),
+    ):  # fmt: skip
+        for panel in board.panels:
+            if panel.kind == kind and wanted[panel.title] == "drawn":
+                assert page.locator(f"#panel-{panel.panel_id} {what}").count(), f"{panel.title} has no {what}"
+
+
+def test_a_chosen_tenant_is_the_one_that_is_asked_for_and_time_can_be_chosen(page: Page) -> None:
+    page.goto(f"/ui/dashboards/fairlane-tenant?tenant={NOISY}")
+    assert page.locator("#v-tenant").input_value() == NOISY
+    with page.expect_navigation():
+        page.select_option("#v-tenant", "strict")
+    assert "tenant=strict" in page.url and page.locator("#v-range option").all_text_contents() == ["last 5m", "last 15m", "last 1h"]
+    with page.expect_response(lambda response: "/data?" in response.url and "tenant=strict" in response.url) as answered:
+        page.select_option("#v-range", "5m")
+    shares = [panel for panel in answered.value.json()["panels"] if any(line["labels"] == {"tenant": "strict"} for line in panel["lines"])]
+    assert shares and page.locator("#v-tenant").input_value() == "strict"
