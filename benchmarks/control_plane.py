@@ -15,7 +15,7 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,10 +60,16 @@ class Crowd:
     inference: Times
 
 
-def full_server(data_dir: Path, export: Path) -> Server:
+def full_server(data_dir: Path, export: Path, more_env: Mapping[str, str] | None = None) -> Server:
     """The appliance on a data directory, its engine a fake."""
     program = [sys.executable, "-m", "tests.inference.serve_fake", str(data_dir), str(export)]
-    return Server("full", "SmolLM2-135M-Instruct", "/readyz", lambda port, _: [*program, f"port={port}", "log_format=json"], ENV)
+    return Server(
+        "full",
+        "SmolLM2-135M-Instruct",
+        "/readyz",
+        lambda port, _: [*program, f"port={port}", "log_format=json"],
+        {**ENV, **(more_env or {})},
+    )
 
 
 def bare_server(export: Path) -> Server:

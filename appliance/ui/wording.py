@@ -49,6 +49,11 @@ def percent(ratio: float | None, digits: int = 1) -> str:
     return f"{shown:.{digits}f} %"
 
 
+def budget(left: float) -> str:
+    """What is left of an error budget: `62 %`, or how many times it was spent."""
+    return percent(left, 0) if left >= 0 else f"{1 - left:,.1f}× spent" if left > -9 else f"{1 - left:,.0f}× spent"
+
+
 def size(num_bytes: float | None) -> str:
     """`1.2 GiB`."""
     if num_bytes is None:
@@ -92,6 +97,7 @@ FILTERS = {
     "count": count,
     "short": short,
     "percent": percent,
+    "budget": budget,
     "size": size,
     "moment": moment,
     "plain": plain,

@@ -25,7 +25,8 @@ TENANTS = {
     "umbrella": ("Umbrella Research", "standard", {}),
 }
 MODEL = "smollm2-135m-instruct"
-WARM_S, LOAD_S = 45.0, 600.0
+WARM_S, LOAD_S = 100.0, 600.0
+FLAGS = (*SMALL_BUCKETS, "--max-num-seqs", "16", "--max-model-len", "4096", "--num-gpu-blocks-override", "2048")
 LIVE_S = 2.5
 """Until a live page has drawn its charts."""
 
@@ -36,7 +37,7 @@ def main(folder: Path) -> None:
     assert chromium, "install chromium first (Debian: apt install chromium)"
     folder.mkdir(parents=True, exist_ok=True)
     env = {"FAIRLANE_BOOTSTRAP_ADMIN_PASSWORD": PASSWORD}
-    with tempfile.TemporaryDirectory() as data, start_appliance(Path(data) / "data", *SMALL_BUCKETS, timeout_s=400, env=env) as appliance:
+    with tempfile.TemporaryDirectory() as data, start_appliance(Path(data) / "data", *FLAGS, timeout_s=400, env=env) as appliance:
         keys = furnish(appliance)
         over = threading.Event()
         threads = [threading.Thread(target=load, args=(appliance, key, over), daemon=True) for key in keys for _ in range(2)]

@@ -14,7 +14,7 @@ from appliance.ui.pages.entry import safe_target
 from appliance.ui.paging import Paging
 from appliance.ui.sla_form import FIELDS, all_inputs, read_overrides, read_sla
 from appliance.ui.start_log import StartLog
-from appliance.ui.wording import count, duration, percent, plain, short
+from appliance.ui.wording import budget, count, duration, percent, plain, short
 from engine.wire import Progress, TenantPolicy
 
 
@@ -76,6 +76,10 @@ def test_numbers_are_written_one_way() -> None:
         "1,234,567", "1.23M", "950", "99.9 %", "100.0 %", "–",
     ]  # fmt: skip
     assert plain({"fast": 500.0, "slow": None}) == "fast 500, slow –"
+
+
+def test_a_budget_is_left_or_spent_some_times() -> None:
+    assert [budget(left) for left in (1, 0.615, 0, -0.5, -81.4)] == ["100 %", "61 %", "0 %", "1.5× spent", "82× spent"]
 
 
 def test_a_page_that_is_not_there_is_the_nearest_one() -> None:

@@ -1,5 +1,6 @@
 """SLA tiers: shown, made, changed after a look at what that would do, removed."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from appliance.ui.edits import VERSION, check_confirmed, conflict_page, edit_of
 from appliance.ui.forms import Form, read_form
 from appliance.ui.parts import Ui
 from appliance.ui.sla_form import GROUPS, all_inputs, given_inputs, read_sla
-from appliance.ui.tier_impact import Impact, impact_of
+from appliance.ui.tier_impact import Impact, evidence_of, impact_of
 from appliance.ui.views import AnyRequest
 
 Uis = NamedDependency[Ui]
@@ -86,7 +87,8 @@ class TierPages(Controller):
             changes = read_sla(form, before)
             if form.text(PREVIEW):
                 check_sla(sla_with(before, changes, param="tier"), "tier")
-                return await _tier_page(request, ui, name, form, impact=impact_of(ui.house, before, changes, tenants))
+                impact = await asyncio.to_thread(impact_of, evidence_of(ui.house), before, changes, tenants)
+                return await _tier_page(request, ui, name, form, impact=impact)
             async with control.store.database.write() as session:
                 await update_tier(session, name, changes, form.whole(VERSION), actor_of(request))
             await control.directory.refresh()

@@ -3,6 +3,7 @@
 
 const KEPT_POINTS = 900;
 const HEIGHT = 150;
+const LEAST_SPAN_S = 120;
 
 // A custom property as a colour that a canvas takes: `light-dark()` is resolved on an element only.
 function colour(name) {
@@ -52,7 +53,7 @@ function draw(element, spec, rows) {
     height: HEIGHT,
     padding: [8, 4, 0, 0],
     cursor: { y: false, points: { size: 5 } },
-    scales: { x: { time: true, range: (_, __, newest) => [newest - KEPT_POINTS, newest] }, y: { range: (_, __, top) => [0, spec.max ?? Math.max(top * 1.1, 1e-3)] } },
+    scales: { x: { time: true, range: (_, oldest, newest) => [Math.max(newest - KEPT_POINTS, Math.min(oldest, newest - LEAST_SPAN_S)), newest] }, y: { range: (_, __, top) => [0, spec.max ?? Math.max(top * 1.1, 1e-3)] } },
     axes: [{ ...axis, space: 70, size: 22, values: (_, ticks) => ticks.map((tick) => clock.format(new Date(tick * 1000))) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(spec.write) }],
     series: [
       {},
