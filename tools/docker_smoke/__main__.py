@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.docker_smoke.checks_lasting import CHECKS_LASTING
+from tools.docker_smoke.checks_profiles import CHECKS_PROFILES
 from tools.docker_smoke.checks_running import CHECKS_RUNNING
 from tools.docker_smoke.engine import Docker, NoEngine, docker_engine, ensure_base
 from tools.docker_smoke.stack import IMAGE, ROOT, Stack
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
     try:
         with docker_engine() as docker:
             print(f"docker: {docker.program}; base image: {ensure_base(docker)}; image: {IMAGE}", flush=True)
-            records = run_checks(docker, (*CHECKS_RUNNING, *CHECKS_LASTING))
+            records = run_checks(docker, (*CHECKS_RUNNING, *CHECKS_LASTING, *CHECKS_PROFILES))
     except NoEngine as error:
         print(f"docker-smoke {'is skipped' if options.or_skip else 'can not run'}: {error}", file=sys.stderr)
         return 0 if options.or_skip else 2

@@ -52,9 +52,16 @@ class Stack:
     measured: dict[str, float] = field(default_factory=dict[str, float])
     notes: dict[str, str] = field(default_factory=dict[str, str])
     """What one check leaves for a later one."""
+    profiles: tuple[str, ...] = ()
+    """Those that compose commands are given, where they are not told others."""
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    """Of compose.yaml."""
 
     def __post_init__(self) -> None:
-        run(["sh", str(ROOT / "docker" / "make-secrets.sh")], {**os.environ, "SECRETS_DIR": str(self.secrets_dir)})
+        self.make_secrets()
+
+    def make_secrets(self, *arguments: str) -> None:
+        run(["sh", str(ROOT / "docker" / "make-secrets.sh"), *arguments], {**os.environ, "SECRETS_DIR": str(self.secrets_dir)})
 
     @property
     def secrets_dir(self) -> Path:
@@ -67,16 +74,12 @@ class Stack:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def compose(self, *arguments: str, profiles: tuple[str, ...] = (), check: bool = True) -> str:
+    def compose(self, *arguments: str, profiles: tuple[str, ...] | None = None, check: bool = True) -> str:
         """What a compose command on this project prints."""
-        environ = {
-            **self.docker.environ,
-            "PORT": str(self.port),
-            "SECRETS_DIR": str(self.secrets_dir),
-            "COMPOSE_PROFILES": ",".join(profiles),
-        }
+        chosen = self.profiles if profiles is None else profiles
+        environ = {**self.docker.environ, **self.variables, "PORT": str(self.port), "SECRETS_DIR": str(self.secrets_dir)}
         command = [*compose_program(self.docker), "--project-name", self.project, "--file", str(COMPOSE_FILE)]
-        return run([*command, *arguments], environ, check=check)
+        return run([*command, *arguments], {**environ, "COMPOSE_PROFILES": ",".join(chosen)}, check=check)
 
     @property
     def container(self) -> str:
