@@ -15,6 +15,7 @@ from appliance.dashboards.board import Board, read_boards
 from tests.appliance import require_service
 from tests.observability.conftest import MAY_BE_EMPTY, Run
 from tests.observability.traffic import NOISY
+from tests.ui.test_pages import AXE, RULES, SERIOUS
 
 ADMIN = {"name": "watcher", "password": "a horse, a staple"}
 DRAWN_WITHIN_S = 60.0
@@ -62,6 +63,13 @@ def states(page: Page, board: Board) -> dict[str, str]:
     return {titles[int(panel_id)]: state for panel_id, state in panels}
 
 
+def barriers(page: Page) -> list[str]:
+    """What axe-core finds serious."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("tags => axe.run(document, {runOnly: tags, resultTypes: ['violations']})", RULES)["violations"]
+    return [f"{each['id']}: {each['nodes'][0]['html'][:160]}" for each in found if each["impact"] in SERIOUS]
+
+
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.uid)
 def test_every_panel_is_drawn_from_the_own_last_hour(page: Page, board: Board) -> None:
     wanted = {panel.title: "empty" if (board.uid, panel.title) in MAY_BE_EMPTY else "drawn" for panel in board.panels}
@@ -76,6 +84,21 @@ def test_every_panel_is_drawn_from_the_own_last_hour(page: Page, board: Board) -
         for panel in board.panels:
             if panel.kind == kind and wanted[panel.title] == "drawn":
                 assert page.locator(f"#panel-{panel.panel_id} {what}").count(), f"{panel.title} has no {what}"
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert barriers(page) == []
+
+
+def test_the_time_line_of_a_slow_request_is_there_for_everybody(page: Page) -> None:
+    page.goto("/ui/slow?why=ttft")
+    page.locator("td.wide a").first.click()
+    expect(page.locator("svg.life rect").first).to_be_visible()
+    assert "past its target" in page.locator(".verdict").inner_text()
+    label = page.locator("svg.life").get_attribute("aria-label") or ""
+    assert "decoding" in label and "its own time" in label
+    shares = page.locator("section[aria-labelledby=parts-title] tbody td:last-child").all_text_contents()
+    assert sum(float(share.removesuffix(" %")) for share in shares) == pytest.approx(100, abs=0.1 * len(shares))
+    assert barriers(page) == []
 
 
 def test_a_chosen_tenant_is_the_one_that_is_asked_for_and_time_can_be_chosen(page: Page) -> None:

@@ -91,7 +91,7 @@ def photograph(browser: Browser, appliance: Appliance, folder: Path, theme: str,
     for path in PAGES:
         page.goto(appliance.base_url + path.format(slug="acme"))
         page.wait_for_timeout(LIVE_S * 1000 if path in ("/ui/", "/ui/scheduler") else 300)
-        name = path.format(slug="tenant").removeprefix("/ui/").strip("/").replace("/", "-") or "overview"
+        name = path.partition("?")[0].format(slug="tenant").removeprefix("/ui/").strip("/").replace("/", "-") or "overview"
         page.screenshot(path=folder / f"{name}-{size}-{theme}.png", full_page=True)
         print(f"{name} {size} {theme}", flush=True)
     page.goto(appliance.base_url + "/ui/slow")

@@ -1,0 +1,29 @@
+"""The built-in dashboards' pages: how they lead to Grafana, and what a wrong address is told. What they draw: tests/observability."""
+
+from urllib.parse import parse_qs, urlsplit
+
+from tests.ui.conftest import GRAFANA, Office
+
+
+def test_a_dashboard_leads_to_its_twin_in_grafana_with_the_same_choices_made(office: Office) -> None:
+    office.tenant_with_key("vandelay")
+    page = office.open("/ui/dashboards/fairlane-tenant?tenant=vandelay")
+    link = urlsplit(page.get_by_role("link", name="Open in Grafana").get_attribute("href") or "")
+    assert f"{link.scheme}://{link.netloc}{link.path}" == f"{GRAFANA}/d/fairlane-tenant"
+    assert parse_qs(link.query) == {"var-tenant": ["vandelay"], "var-lane": ["$__all"], "var-model": ["$__all"]}
+    page.goto(office.url("/ui/tenants/vandelay"))
+    page.get_by_role("main").get_by_role("link", name="Dashboard", exact=True).click()
+    assert page.locator("#v-tenant").input_value() == "vandelay"
+    page.close()
+
+
+def test_a_dashboard_or_a_time_that_there_is_not_is_said_to_be_so(office: Office) -> None:
+    page = office.context.new_page()
+    for path, status, words in (
+        ("/ui/dashboards/nothing", 404, "there are fairlane-overview"),
+        ("/ui/dashboards/fairlane-overview?range=1y", 400, "choose one of 5m"),
+    ):
+        answer = page.goto(office.url(path))
+        assert answer is not None and answer.status == status
+        assert words in page.inner_text("main")
+    page.close()
