@@ -30,7 +30,11 @@ def context(run: Run) -> Iterator[BrowserContext]:
     httpx.post(admins, json={**ADMIN, "role": "viewer"}, headers=run.appliance.admin_headers).raise_for_status()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
-        context = browser.new_context(base_url=run.appliance.base_url, viewport={"width": 1280, "height": 900})
+        context = browser.new_context(
+            base_url=run.appliance.base_url,
+            viewport={"width": 1280, "height": 900},
+            reduced_motion="reduce",  # else a change of colours is half done when axe looks
+        )
         page = context.new_page()
         page.goto("/ui/")
         page.fill("[name=name]", ADMIN["name"])

@@ -11,7 +11,7 @@ from litestar.params import FromPath
 
 from appliance.dashboards.board import Board, Threshold
 from appliance.dashboards.metrics import NoAnswer, Reach
-from appliance.dashboards.viewer import ALL, RANGES_S, BoardAnswer, Choice, window_of
+from appliance.dashboards.viewer import ALL, RANGES_S, BoardAnswer, Choice, Window, window_of
 from appliance.errors import Invalid, NotFound
 from appliance.route_access import READS
 from appliance.ui.parts import Ui
@@ -92,7 +92,7 @@ def _asked(request: AnyRequest) -> Mapping[str, str]:
     return {name: value.strip()[:200] for name, value in request.query_params.items()}
 
 
-def _range(request: AnyRequest, reach: Reach) -> tuple[str, Any]:
+def _range(request: AnyRequest, reach: Reach) -> tuple[str, Window]:
     name = request.query_params.get("range", DEFAULT_RANGE)
     if name not in RANGES_S:
         raise Invalid(f"range is {name[:20]!r}: choose one of {', '.join(RANGES_S)}", param="range")
