@@ -1,5 +1,7 @@
 """What a browser's form says. Forms are small, URL-encoded, and read as text: what the text means is for the domain to say."""
 
+import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,10 +57,11 @@ class Form:
         text = self.text(name)
         if not text:
             return None
-        try:
-            return float(text.replace(",", ""))
-        except ValueError as error:
-            raise Invalid(f"{name} is {text[:40]!r}: write a number, or leave it empty", param=name) from error
+        with contextlib.suppress(ValueError):
+            number = float(text.replace(",", ""))
+            if math.isfinite(number):
+                return number
+        raise Invalid(f"{name} is {text[:40]!r}: write a number, or leave it empty", param=name)
 
     def moment(self, name: str) -> datetime | None:
         """A time, of UTC where it names no zone; None where nothing is typed. Raises `Invalid`."""

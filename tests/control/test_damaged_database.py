@@ -1,9 +1,13 @@
 """A database file that is none any more."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from appliance.domain.slas.decisions import SEED_TIERS
+from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import open_control, open_store
 from appliance.errors import Unavailable
 from appliance.settings import Settings
@@ -20,3 +24,17 @@ async def test_a_damaged_database_is_told_in_one_line_that_says_what_to_do(tmp_p
             (tmp_path / f"fairlane.db{suffix}").unlink(missing_ok=True)
         with pytest.raises(Unavailable, match=r"damaged.*backup"):
             await open_store(settings)
+
+
+async def test_one_unreadable_value_keeps_nobody_from_starting_or_from_putting_it_right(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path))
+    await (await open_control(settings)).close()
+    with closing(sqlite3.connect(tmp_path / "fairlane.db")) as file, file:  # as infinity was once stored
+        file.execute("""UPDATE sla_tier SET tpot_ms = '{"fast": null}' WHERE name = 'standard'""")
+    control = await open_control(settings)
+    try:
+        async with control.store.database.read() as session:
+            tiers = {row.name: sla_of(row) for row in await list_tiers(session)}
+        assert tiers["standard"].tpot_ms is None and tiers["standard"].ttft_ms == SEED_TIERS["standard"].ttft_ms
+    finally:
+        await control.close()

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from appliance.domain.slas.decisions import SEED_TIERS, SLA_FIELDS, UNLIMITED, Sla, check_sla, policy_of, sla_with
+from appliance.domain.slas.decisions import SEED_TIERS, SLA_FIELDS, UNLIMITED, Sla, check_sla, policy_of, sla_with, stored_sla
 from appliance.domain.slas.models import SlaTier
 from appliance.errors import Invalid
 from engine.wire import TenantPolicy
@@ -73,12 +73,22 @@ def test_a_number_is_the_output_cap_of_every_task():
         ({"ttft_ms": {"express": 5}}, "express"),
         ({"ttft_ms": {"fast": -5}}, "overrides.ttft_ms"),
         ({"kv_cap": 1.5}, "overrides.kv_cap"),
+        ({"ttft_ms": float("inf")}, "overrides.ttft_ms"),
+        ({"tpot_ms": {"fast": float("nan")}}, "overrides.tpot_ms"),
+        ({"ttft_ms": 86_400_001}, "overrides.ttft_ms"),  # more than a day, and nanoseconds that no frame holds
+        ({"queue_ttl_ms": 2**53}, "overrides.queue_ttl_ms"),
     ],
 )
 def test_a_wrong_override_is_refused_by_name(overrides, message):
     with pytest.raises(Invalid) as refused:
         sla_with(SEED_TIERS["standard"], overrides)
     assert message in refused.value.message
+
+
+def test_a_stored_value_that_no_sla_may_have_costs_only_its_field():
+    stored = {"rpm": 7, "tpot_ms": {"fast": None}, "weight": 2.0}
+    sla, unreadable = stored_sla(SEED_TIERS["standard"], stored)
+    assert (sla.rpm, sla.weight, sla.tpot_ms, unreadable) == (7, 2.0, SEED_TIERS["standard"].tpot_ms, ["tpot_ms"])
 
 
 @pytest.mark.parametrize(

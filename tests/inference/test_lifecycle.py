@@ -228,3 +228,15 @@ def test_after_500_requests_that_hang_up_at_random_nothing_is_left_over(own_hous
     assert counted["completed"] >= num_answered >= 150 and counted["cancelled"] == own_house.metric("cancellations_total") >= 100
     load = own_house.on_loop(own_house.engine.load)
     assert load.pages_free == own_house.engine.card.num_pages
+
+
+def test_a_fault_of_ours_behind_admission_leaves_no_slot_taken(own_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object) -> None:
+        raise OverflowError("a number that no frame holds")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(own_house.inference, "_sequence", break_down)
+        assert own_house.post("/v1/completions", {"prompt": "x"}).status_code == 500
+    own_house.until(lambda: is_idle(own_house))
+    assert own_house.metric("requests_total", outcome="failed") == 1
+    assert own_house.post("/v1/completions", {"prompt": "x"}).status_code == 200

@@ -157,3 +157,9 @@ def test_a_replay_lets_in_again_when_requests_end_and_minutes_pass() -> None:
     reports = [ended(1000), ended(1001), ended(1100), ended(1101)]
     policy = msgspec.structs.replace(FREE, rpm=1, max_concurrency=1)
     assert dict(replay(policy, reports, 1_800_000_000.0, 1200 * SECOND_NS).refused) == {"rate_requests": 2}
+
+
+@pytest.mark.parametrize("typed", ["inf", "-inf", "nan", "1e999", "x"])
+def test_a_number_is_finite(typed: str) -> None:
+    with pytest.raises(Invalid, match="write a number"):
+        Form({"tpot_ms.fast": (typed,)}).number("tpot_ms.fast")

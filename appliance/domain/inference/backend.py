@@ -96,7 +96,7 @@ class Backend:
         self._job_of |= dict.fromkeys(((job.facts.engine, sequence_id) for sequence_id in sequence_ids), job)
 
     def remove(self, job: Job) -> None:
-        del self._jobs[job.facts.request_id]
+        self._jobs.pop(job.facts.request_id, None)  # not there where handing it over failed
         if not self._jobs:
             self._idle.set()
 

@@ -160,7 +160,12 @@ class InferenceService:
             gap_observer=lambda lane: self._telemetry.gap_observer(lane, principal.tenant_id),
             clock_ns=self._clocks.monotonic_ns,
         )
-        self._submit(job, intake, principal, served, proposal)
+        try:
+            self._submit(job, intake, principal, served, proposal)
+        except BaseException as error:
+            if not job.is_settled:
+                job.settle(error)  # a fault of ours: no slot and no reservation is lost with it
+            raise
         log.debug(
             "submitted",
             tenant=principal.tenant_id,

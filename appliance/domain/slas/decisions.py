@@ -1,5 +1,6 @@
 """What an SLA is, and how a tier's SLA and a tenant's overrides become the one `TenantPolicy`. Pure."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,9 @@ MAX_COUNT = 2**53
 """JSON readers keep integers exact up to here."""
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+MAX_MS = 86_400_000
+"""A day: no target and no wait is longer."""
+Milliseconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_MS)]
 Objective = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
@@ -50,7 +53,7 @@ class Sla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Ceiling: requests in flight."""
     max_queued: Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)] | None = None
     """Ceiling: requests waiting."""
-    queue_ttl_ms: Positive | None = None
+    queue_ttl_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_MS)] | None = None
     """Longest wait in the queue."""
     max_context: Positive | None = None
     """Longest prompt plus output."""
@@ -119,6 +122,20 @@ def sla_with(base: Sla, overrides: Mapping[str, Any], *, param: str = "overrides
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `$")
         raise Invalid(f"{param}{where.rstrip('`')}: {reason[:1].lower()}{reason[1:]}", param=param) from error
+
+
+def stored_sla(base: Sla, fields: Mapping[str, Any]) -> tuple[Sla, list[str]]:
+    """`base` with the stored fields, and the names of those that no SLA may have: one unreadable value must not keep anybody from
+    reading the others, or from putting it right."""
+    with contextlib.suppress(Invalid):
+        return sla_with(base, fields), []
+    sla, unreadable = base, []
+    for name, value in fields.items():
+        try:
+            sla = sla_with(sla, {name: value})
+        except Invalid:
+            unreadable.append(name)
+    return sla, unreadable
 
 
 def check_sla(sla: Sla, param: str = "overrides") -> None:

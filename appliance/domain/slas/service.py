@@ -1,19 +1,31 @@
 """Reading and writing tiers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import structlog
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.domain.slas.decisions import SEED_TIERS, SLA_FIELDS, Sla
+from appliance.domain.slas.decisions import SEED_TIERS, SLA_FIELDS, Sla, stored_sla
 from appliance.domain.slas.models import SlaTier
 from appliance.errors import Invalid, NotFound
 
+log = structlog.get_logger(__name__)
+
 
 def sla_of(row: SlaTier) -> Sla:
-    """A row's SLA."""
-    return msgspec.convert({name: getattr(row, name) for name in SLA_FIELDS}, Sla)
+    """A row's SLA. What can not be read counts as not set, and is logged."""
+    return sla_under(Sla(), {name: getattr(row, name) for name in SLA_FIELDS}, f"tier {row.name}")
+
+
+def sla_under(base: Sla, fields: Mapping[str, Any], whose: str) -> Sla:
+    """An SLA with stored fields on top, likewise."""
+    sla, unreadable = stored_sla(base, fields)
+    if unreadable:
+        log.error("sla_unreadable", of=whose, fields=unreadable, advice="set these fields anew")
+    return sla
 
 
 async def list_tiers(session: AsyncSession) -> list[SlaTier]:

@@ -17,7 +17,7 @@ from appliance.domain.admins.token_service import load_admin_tokens
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, policy_of, sla_with
 from appliance.domain.slas.models import SlaTier
-from appliance.domain.slas.service import find_tier, list_tiers, sla_of
+from appliance.domain.slas.service import find_tier, list_tiers, sla_of, sla_under
 from appliance.domain.tenants.decisions import check_name, check_slug
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.snapshot_cache import SnapshotCache
@@ -199,7 +199,7 @@ def _facts(found: TenantWithTier) -> dict[str, Any]:
 
 
 def _with_tier(tenant: Tenant, tier: SlaTier, base: Sla) -> TenantWithTier:
-    return TenantWithTier(tenant, tier, sla_with(base, tenant.overrides, param=f"overrides of tenant {tenant.slug}"))
+    return TenantWithTier(tenant, tier, sla_under(base, tenant.overrides, f"tenant {tenant.slug}"))
 
 
 class DatabaseSource:

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Limits, Scope
 from appliance.domain.access.snapshot import KeyRecord
-from appliance.domain.slas.decisions import Sla, policy_of, sla_with
+from appliance.domain.slas.decisions import Sla, policy_of
 from appliance.domain.slas.models import SlaTier
-from appliance.domain.slas.service import list_tiers, sla_of
+from appliance.domain.slas.service import list_tiers, sla_of, sla_under
 from appliance.domain.tenants.models import Tenant
 from engine.wire import TenantPolicy
 
@@ -88,7 +88,7 @@ async def _rows(session: AsyncSession, rows: Select[Any], column: Any, ids: Sequ
 
 
 def _known_tenant(row: Any, tier: SlaTier, base: Sla) -> KnownTenant:
-    effective = sla_with(base, row.overrides, param=f"overrides of tenant {row.slug}") if row.overrides else base
+    effective = sla_under(base, row.overrides, f"tenant {row.slug}") if row.overrides else base
     policy = policy_of(row.slug, row.trust_group, tier.name, effective, row.version + tier.version)
     return KnownTenant((row.version, row.tier_id, tier.version), row.slug, row.status, policy)
 
