@@ -8,6 +8,7 @@ well, 1 a check failed, 2 there is no Docker engine here (0 with --or-skip, whic
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -48,6 +49,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--or-skip", action="store_true", help="no Docker engine is no failure")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # containers and engine go, however this ends
     try:
         with docker_engine() as docker:
             print(f"docker: {docker.program}; base image: {ensure_base(docker)}; image: {IMAGE}", flush=True)

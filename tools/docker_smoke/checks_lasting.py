@@ -19,7 +19,8 @@ BACKUP = "/data/backup"
 
 def check_docker_stop_drains_a_running_stream(stack: Stack) -> str:
     """Within compose.yaml's grace period: readiness falls first, new requests are refused, the stream that runs ends as if nothing were,
-    then the process with 0."""
+    then the process with 0; an administrator's open page is let go."""
+    page = _OpenPage(stack)
     tenant_key = _tenant_with_a_key(stack)
     stream = stack.client(tenant_key).chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": "Tell a long story."}], temperature=0, max_tokens=STREAM_TOKENS, stream=True,
@@ -44,7 +45,30 @@ def check_docker_stop_drains_a_running_stream(stack: Stack) -> str:
     assert seen and seen[1] == httpx.codes.SERVICE_UNAVAILABLE, f"readiness did not fall while the stream ran: {seen}"
     assert finish == "length", f"the stream ended with {finish!r} after {left} more chunks"
     assert state["Status"] == "exited" and state["ExitCode"] == 0, state
+    assert page.ended.wait(1), "an administrator's stream was still open"
     return f"/readyz fell with {left - seen[0]} chunks to come; all came; exit 0 after {stack.measured['drain_s']:.1f} s"
+
+
+class _OpenPage:
+    """What a page of the admin UI keeps open; `ended` once the server has ended it in good order."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.ended = threading.Event()
+        password = stack.secret("grafana_password")
+        self._web = httpx.Client(base_url=stack.url, timeout=120.0)
+        owner = {"name": "alice", "password": password}
+        self._web.post("/api/v1/setup", json={"token": stack.in_container("cat", "/data/setup-token"), **owner}).raise_for_status()
+        self._web.post("/api/v1/login", json=owner).raise_for_status()
+        begun = threading.Event()
+        threading.Thread(target=self._read, args=(begun,), daemon=True).start()
+        assert begun.wait(30), "no live page"
+
+    def _read(self, begun: threading.Event) -> None:
+        with self._web.stream("GET", "/ui/live/engine") as page:
+            page.raise_for_status()
+            for _ in page.iter_lines():
+                begun.set()
+        self.ended.set()
 
 
 def _tenant_with_a_key(stack: Stack) -> str:
