@@ -50,7 +50,14 @@ def made_up(seed: int = 7) -> Kept:
             for name, more, column in _series(family, rng):
                 labels = {**dict(zip(family.labels, values, strict=True)), **more}
                 by_name.setdefault(name, []).append(Samples(labels, column))
-    return Kept(range(FIRST_MS, LAST_MS + 1, EVERY_MS), by_name)
+    return Kept(list(_times_ms(rng)), by_name)
+
+
+def _times_ms(rng: random.Random) -> Iterator[int]:
+    """As scrapes come: late by fits, and now and then one is missed. None lies on a whole second, so none on a window's border."""
+    for tick in range(NUM_TICKS):
+        late_ms = rng.choice((0, 0, 1_300, 3_700)) + (EVERY_MS // 2 if tick % 17 == 0 else 0)
+        yield FIRST_MS + tick * EVERY_MS + late_ms + 123
 
 
 def _series(family: Family, rng: random.Random) -> Iterator[tuple[str, dict[str, str], Sequence[float | None]]]:

@@ -19,7 +19,7 @@ from tests.observability.rules import RECORDS, rules_of
 from tests.promql.samples import LAST_MS, Kept, made_up, prometheus_with
 
 GRID = Grid(LAST_MS + 7_000, 60_000, 50)
-"""No sample lies on the border of a window: Prometheus 2 took those on the left, Prometheus 3 does not."""
+"""Whole seconds: no sample lies on the border of a window, where Prometheus 2 took those on the left and Prometheus 3 does not."""
 RULES = {rule.name: rule.expr for rule in rules_of(RECORDS)}
 QUERIES = [
     pytest.param(query, id=f"{page.uid}: {panel.title}: {query.legend}")
@@ -42,20 +42,20 @@ def prometheus(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield client
 
 
-def ours(kept: Kept, expr: str, rules: dict[str, str]) -> Answer:
+def ours(kept: Kept, expr: str, rules: dict[str, str], grid: Grid = GRID) -> Answer:
     """A recorded series without its name, which the rule's own expression does not have."""
     recorded = {(NAME, name) for name in rules}
-    return {frozenset(series.labels.items()) - recorded: list(series.values) for series in evaluate(expr, kept, GRID, rules)}
+    return {frozenset(series.labels.items()) - recorded: list(series.values) for series in evaluate(expr, kept, grid, rules)}
 
 
-def theirs(prometheus: httpx.Client, expr: str) -> Answer:
-    times_ms = GRID.times_ms
-    query = {"query": expr, "start": times_ms[0] / 1000, "end": times_ms[-1] / 1000, "step": GRID.step_ms / 1000}
+def theirs(prometheus: httpx.Client, expr: str, grid: Grid = GRID) -> Answer:
+    times_ms = grid.times_ms
+    query = {"query": expr, "start": times_ms[0] / 1000, "end": times_ms[-1] / 1000, "step": grid.step_ms / 1000}
     answer = prometheus.get("/api/v1/query_range", params={key: str(value) for key, value in query.items()}).json()
     assert answer["status"] == "success", f"{expr}: {answer}"
     found: Answer = {}
     for series in answer["data"]["result"]:
-        column: list[float | None] = [None] * GRID.count
+        column: list[float | None] = [None] * grid.count
         for time_s, value in series["values"]:
             column[times_ms.index(round(time_s * 1000))] = float(value)
         found[frozenset(series["metric"].items())] = column
@@ -122,6 +122,7 @@ def made_up_expressions() -> Iterator[str]:
     for operator, vector in itertools.product(OPERATORS, vectors):
         yield f"{vector} {operator} 1.5"
         yield f"1.5 {operator} {vector}"
+        yield f"{vector} {operator} -0.5"
         yield f"{vector} {operator} {vector}"
         yield f"{vector} {operator} on () group_left () vector(2)"
         yield f"sum by (lane) ({vector}) {operator} on (lane) avg by (lane, tenant) (fairlane_queue_depth)"
@@ -190,6 +191,14 @@ def test_what_prometheus_refuses_for_the_data_is_refused(kept: Kept, prometheus:
     assert prometheus.get("/api/v1/query", params={"query": expr, "time": LAST_MS / 1000}).json()["errorType"] == "execution"
     with pytest.raises(Ambiguous):
         evaluate(expr, kept, GRID, {})
+
+
+def test_after_the_last_sample_it_holds_for_five_minutes(kept: Kept, prometheus: httpx.Client) -> None:
+    grid = Grid(LAST_MS + 400_000, 20_000, 21)
+    for expr in ("fairlane_kv_pages", "rate(fairlane_requests_total[3m])"):
+        real = theirs(prometheus, expr, grid)
+        assert any(None in column and column[-8] is not None for column in real.values()) or "rate" in expr
+        assert_same(ours(kept, expr, {}, grid), real, expr)
 
 
 def test_a_series_that_has_gone_is_stale_at_once() -> None:

@@ -44,8 +44,8 @@ def test_a_history_gives_back_the_newest_samples_whatever_comes_goes_and_comes_a
 
 def test_a_histogram_is_kept_as_its_buckets_count_and_sum() -> None:
     history = History(interval_s=15)
-    for number, counts in enumerate(([1, 2, 0], [1, 2, 3])):
-        history.note(Series("h", "histogram", "", [({"l": "a"}, Buckets([0.5, 1.0], counts, 7.5 + number))]))
+    for number, counts in enumerate(([1, 2, 0], [1, 2, 3], [0, 4, 2])):
+        history.note(Series("h", "histogram", "", [({"l": "a"}, Buckets([0.5, 1.0], counts, 7.5 + bool(number)))]))
         history.seal(number)
     with history.reading() as source:
         found = {
@@ -54,11 +54,11 @@ def test_a_histogram_is_kept_as_its_buckets_count_and_sum() -> None:
             for each in source.select(name, lambda labels: labels["l"] == "a")
         }
     assert found == {
-        ("h_bucket", "0.5"): [1.0, 1.0],
-        ("h_bucket", "1.0"): [3.0, 3.0],
-        ("h_bucket", "+Inf"): [3.0, 6.0],
-        ("h_count", None): [3.0, 6.0],
-        ("h_sum", None): [7.5, 8.5],
+        ("h_bucket", "0.5"): [1.0, 1.0, 0.0],
+        ("h_bucket", "1.0"): [3.0, 3.0, 4.0],
+        ("h_bucket", "+Inf"): [3.0, 6.0, 6.0],
+        ("h_count", None): [3.0, 6.0, 6.0],
+        ("h_sum", None): [7.5, 8.5, 8.5],
     }
 
 
