@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import ssl
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def _image(stack: Stack, name: str) -> str:
     """The image that compose.yaml names is there: from a registry, or a stand-in of Debian's packages. Says which."""
     image = yaml.safe_load(COMPOSE_FILE.read_text())["services"][name]["image"]
     if not stack.docker.has_image(image):
-        with contextlib.suppress(AssertionError):
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             stack.docker.run("pull", "--quiet", image, timeout_s=PULL_TIMEOUT_S)
             return "pulled"
         stack.docker.run("build", "--target", name, "--tag", image, str(STAND_IN_FOLDER))
