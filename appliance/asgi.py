@@ -24,7 +24,8 @@ from appliance.app import Parts, create_app, own_version
 from appliance.console import Console, FirstSecrets, banner
 from appliance.dashboards.opening import open_metrics
 from appliance.dashboards.viewer import Viewer
-from appliance.data_lock import only_server_of
+from appliance.data_lock import only_server_of, only_server_on
+from appliance.db.backup import is_sqlite, sqlite_path
 from appliance.db.revision import SchemaError
 from appliance.domain.admins.first_owner import SETUP_TOKEN_FILE
 from appliance.domain.admission.gate import Gate, Gates, GateState
@@ -162,13 +163,20 @@ async def _serve(settings: Settings, engine_command: Sequence[str], log_level: L
             watchers = Watchers(on_progress, on_ready, on_broken)
             house = _build(settings, engine_command, control, prefixes, watchers, log_level)
             run_path = data_path(settings) / RUN_FILE
-            with only_server_of(run_path.parent):  # else the books of a running server would be taken for a dead one's
+            with _only_server(settings, run_path.parent):  # else the books of a running server would be taken for a dead one's
                 await _open_books(house)
                 with _run_file(run_path, url, sock.getsockname()[1]):
                     try:
                         await _run(settings, house, sock, failed)
                     finally:
                         console.end_progress()
+
+
+@contextlib.contextmanager
+def _only_server(settings: Settings, folder: Path) -> Iterator[None]:
+    url = sqlalchemy_url(settings)
+    with only_server_of(folder), only_server_on(sqlite_path(url)) if is_sqlite(url) else contextlib.nullcontext():
+        yield
 
 
 def _first_secrets(settings: Settings, control: Control) -> FirstSecrets:

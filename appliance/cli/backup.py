@@ -1,13 +1,14 @@
 """`fairlane backup` and `fairlane restore`: the database as one file."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import click
 from sqlalchemy import text
 
 from appliance.cli.common import fails_clearly, load, store_options
-from appliance.data_lock import only_server_of
+from appliance.data_lock import only_server_of, only_server_on
 from appliance.db.backup import (
     BackupError,
     back_up,
@@ -55,7 +56,7 @@ def restore_command(file: Path, force: bool, data_dir: str | None, database_url:
     settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
     folder = make_data_dir(settings)
     url = sqlalchemy_url(settings)
-    with only_server_of(folder):
+    with only_server_of(folder), only_server_on(sqlite_path(url)) if is_sqlite(url) else contextlib.nullcontext():
         check_backup(file, url)
         present = asyncio.run(_schema(url)) if not is_sqlite(url) or sqlite_path(url).exists() else None
         is_empty = present is None or present.state is SchemaState.EMPTY

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
+from appliance.db.open_file import RETRY_AFTER_S, OpenFile
 from appliance.errors import Unavailable
 
 log = structlog.get_logger(__name__)
@@ -24,7 +25,6 @@ BUSY_TIMEOUT_MS = 5_000
 """How long a SQLite connection waits for another's lock."""
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
-RETRY_AFTER_S = 2.0
 APPLICATION = "fairlane"
 """How PostgreSQL's pg_stat_activity names our connections."""
 
@@ -47,6 +47,7 @@ class Database:
     def __init__(self, url: str, *, enforce_foreign_keys: bool = True) -> None:
         """Migrations on SQLite turn the enforcement off: rebuilding a table there would delete what refers to it."""
         self.engine = _make_engine(url, enforce_foreign_keys)
+        self._file = OpenFile(url)
         self.takes_writes = True
         """Whether the last writing transaction got as far as its end."""
         self.tried_writing_s = 0.0
@@ -58,6 +59,7 @@ class Database:
     async def read(self) -> AsyncIterator[AsyncSession]:
         """A session that only reads. Raises `Unavailable`."""
         with _lost_as_unavailable():
+            self._file.require_same()
             async with self._reads() as session:
                 yield session
 
@@ -66,6 +68,7 @@ class Database:
         """A transaction: committed at the end of the block, rolled back when it raises. Raises `Unavailable`."""
         try:
             with _lost_as_unavailable():
+                self._file.require_same()
                 async with self._writes.begin() as session:
                     yield session
         except Unavailable:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.data_lock import only_server_of
+from appliance.data_lock import only_server_of, only_server_on
+from appliance.db.backup import is_sqlite, sqlite_path
 from appliance.db.base import Base
 from appliance.db.database import Database
 from appliance.db.revision import SchemaState, read_schema
@@ -108,6 +109,10 @@ def test_a_database_is_not_replaced_under_a_running_server(on: Fairlane, setting
     with only_server_of(Path(settings.data_dir)):
         refused = on("restore", str(file), "--force")
     assert refused.exit_code == 2 and "in use by a running server" in refused.stderr
+    if is_sqlite(sqlalchemy_url(settings)):  # from another data directory
+        with only_server_on(sqlite_path(sqlalchemy_url(settings))):
+            refused = on("restore", str(file), "--force")
+        assert refused.exit_code == 2 and "is in use by a running server" in refused.stderr
 
 
 async def test_connections_of_a_server_elsewhere_are_seen_on_postgresql(on: Fairlane, settings: Settings, tmp_path: Path) -> None:

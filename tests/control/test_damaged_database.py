@@ -38,3 +38,27 @@ async def test_one_unreadable_value_keeps_nobody_from_starting_or_from_putting_i
         assert tiers["standard"].tpot_ms is None and tiers["standard"].ttft_ms == SEED_TIERS["standard"].ttft_ms
     finally:
         await control.close()
+
+
+@pytest.mark.parametrize("replacement", [None, b""])
+async def test_a_database_file_that_was_removed_or_replaced_takes_nothing_more(tmp_path: Path, replacement: bytes | None) -> None:
+    control = await open_control(Settings(data_dir=str(tmp_path)))
+    try:
+        await control.directory.poll()
+        assert control.directory.flaw == ""
+        path = tmp_path / "fairlane.db"
+        kept = path.rename(tmp_path / "kept.db")
+        if replacement is not None:
+            path.write_bytes(replacement)
+        await control.directory.poll()
+        assert "does not answer" in control.directory.flaw
+        with pytest.raises(Unavailable, match="removed or replaced"):
+            async with control.store.database.write():
+                pass
+        kept.replace(path)
+        await control.directory.poll()
+        async with control.store.database.write():
+            pass
+        assert control.directory.flaw == ""
+    finally:
+        await control.close()

@@ -259,6 +259,14 @@ def test_a_second_server_on_one_data_directory_is_refused_and_the_first_goes_on(
         assert first.ready()[0] == 200
 
 
+def test_a_second_server_on_one_sqlite_file_is_refused_and_its_file_is_not_replaced(tmp_path: Path, export: Path) -> None:
+    url = f"database_url=sqlite:///{tmp_path / 'shared.db'}"
+    with serving(tmp_path / "a", export, url, "key_pepper=a-pepper-that-both-share"):
+        second = start(tmp_path / "b", export, url, "key_pepper=a-pepper-that-both-share")
+        assert second.process.wait(30) == 2
+        assert "shared.db is in use by a running server" in second.log()
+
+
 def test_a_port_in_use_is_said_in_words(tmp_path: Path, export: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
