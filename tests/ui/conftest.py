@@ -50,13 +50,13 @@ class Office:
         return str(self.api("POST", f"/tenants/{slug}/keys", name="first")["key"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     with start_appliance(tmp_path_factory.mktemp("ui") / "data", *FLAGS, timeout_s=400) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     require_service("a browser", program="chromium")
     with sync_playwright() as playwright:
@@ -65,7 +65,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def office(appliance: Appliance, browser: Browser) -> Iterator[Office]:
     """The first owner is made by the link that the first start shows."""
     token = (appliance.data_dir / "setup-token").read_text().strip()
