@@ -104,10 +104,11 @@ class LiveHub:
             if not channel.viewers and self._channels.get(key) is channel:
                 del self._channels[key]
 
-    def turn(self) -> None:
-        """Render every page that is looked at, and wake its viewers."""
+    async def turn(self) -> None:
+        """Render every page that is looked at, and wake its viewers. Between two pages whoever else waits has the event loop."""
         self._turn += 1
-        for key, channel in self._channels.items():
+        for key, channel in tuple(self._channels.items()):
+            await asyncio.sleep(0)
             try:
                 channel.turn(self._turn)
             except Exception as error:  # one page's defect must not stop the others
@@ -118,7 +119,7 @@ class LiveHub:
         """Turn for ever; run it as a task."""
         while True:
             await asyncio.sleep(EVERY_S)
-            self.turn()
+            await self.turn()
 
     def close(self) -> None:
         """End all streams: the server shuts down."""

@@ -1,7 +1,7 @@
 """The hub behind open pages: one rendering a turn for all, only what changed, an end with the session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 import pytest
@@ -37,11 +37,11 @@ def html_of(frame: bytes) -> dict[str, str]:
     return msgspec.json.decode(frame.partition(b"data: ")[2])["html"]
 
 
-async def next_of(frames: AsyncIterator[bytes], turn: Callable[[], None]) -> bytes:
+async def next_of(frames: AsyncIterator[bytes], turn: Callable[[], Awaitable[None]]) -> bytes:
     """The frame that follows a turn."""
     waiting = asyncio.ensure_future(anext(frames))
     await asyncio.sleep(0)
-    turn()
+    await turn()
     return await waiting
 
 
@@ -51,7 +51,7 @@ async def test_viewers_of_a_page_share_one_rendering_a_turn() -> None:
     for viewer in viewers:
         assert html_of(await anext(viewer)) == {"a": "1", "b": "1"}
     assert (board.renderings, live.num_viewers) == (1, 5)
-    live.turn()
+    await live.turn()
     assert board.renderings == 2
 
 
@@ -60,7 +60,7 @@ async def test_a_viewer_gets_what_changed_since_its_last_message_however_long_it
     frames = live.stream("page", board, always)
     await anext(frames)
     board.pieces["a"] = "2"
-    live.turn()
+    await live.turn()
     board.pieces["b"] = "3"
     assert html_of(await next_of(frames, live.turn)) == {"a": "2", "b": "3"}
 
@@ -77,7 +77,7 @@ async def test_a_stream_ends_with_its_session_and_with_the_server() -> None:
     waiting = asyncio.ensure_future(anext(frames))
     for _ in range(CHECK_TURNS):
         await asyncio.sleep(0)
-        live.turn()
+        await live.turn()
     assert await waiting == b"event: ended\ndata: {}\n\n"
     with pytest.raises(StopAsyncIteration):
         await anext(frames)
