@@ -42,7 +42,14 @@ class Unauthenticated(ApplianceError):
 
 
 class Forbidden(ApplianceError):
+    """`tenant_id` and `key_id` tell whose valid key was refused, for the books; empty where it was none."""
+
     code = "forbidden"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None, tenant_id: str = "", key_id: str = "") -> None:
+        super().__init__(message, code=code, param=param)
+        self.tenant_id = tenant_id
+        self.key_id = key_id
 
 
 class NotFound(ApplianceError):

@@ -36,6 +36,15 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value if value is None else value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+LAST_S = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+"""The last whole second that a `datetime` has."""
+
+
+def utc_of(wall_s: float) -> datetime:
+    """Seconds of the wall clock as a time; those past the last one there is (a float rounds the last microseconds up) as that."""
+    return datetime.fromtimestamp(min(wall_s, LAST_S), UTC)
+
+
 def utc_now() -> datetime:
     """The wall clock, for columns that say when a row was made or changed."""
     return datetime.now(UTC)

@@ -4,6 +4,9 @@ SQLite runs in WAL mode with foreign keys on; a writing transaction begins IMMED
 other instead of failing in the middle. A database that does not answer raises `Unavailable`, never anything else.
 """
 
+import contextlib
+import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,10 +17,11 @@ import msgspec
 import structlog
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from appliance.db.open_file import RETRY_AFTER_S, OpenFile
-from appliance.errors import Unavailable
+from appliance.errors import Invalid, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -25,20 +29,26 @@ BUSY_TIMEOUT_MS = 5_000
 """How long a SQLite connection waits for another's lock."""
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
+POOL_TIMEOUT_S = 3.0
+"""How long to wait for a connection while all are in use: behind a database that hangs they do not come back."""
 APPLICATION = "fairlane"
 """How PostgreSQL's pg_stat_activity names our connections."""
 
 LOST_SQLSTATES = ("08", "25006", "53", "57P", "58")
 """PostgreSQL's codes, by their beginnings, of what is no statement's fault: connections, read-only servers, full disks and out of memory,
 shutdowns, errors of the system."""
+UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 DAMAGED_ERRORS = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 DAMAGED = "the database file is damaged: restore a backup of it, or move it away to start with an empty one (keys and tenants are lost)"
 
-JSON_CODEC: dict[str, Any] = {
+ENGINE_OPTIONS: dict[str, Any] = {
+    "pool_timeout": POOL_TIMEOUT_S,
+    "hide_parameters": True,
     "json_serializer": lambda value: msgspec.json.encode(value).decode(),
     "json_deserializer": msgspec.json.decode,
 }
-"""A snapshot decodes several JSON columns a row; msgspec does it several times faster than the standard library."""
+"""Parameters stay out of errors, and so out of logs: people type passwords into the wrong field. A snapshot
+decodes several JSON columns a row; msgspec does it several times faster than the standard library."""
 
 
 class Database:
@@ -92,7 +102,7 @@ def _lost_as_unavailable() -> Iterator[None]:
     """Turns "the database does not answer" into `Unavailable`; the cause goes to the log, not to clients."""
     try:
         yield
-    except (DBAPIError, OSError, TimeoutError) as error:
+    except (DBAPIError, OSError, TimeoutError, PoolTimeoutError) as error:
         if isinstance(error, DBAPIError) and not _is_lost(error):
             raise
         log.warning("database_unavailable", error=str(error).partition("\n")[0])
@@ -124,18 +134,37 @@ def _sqlstate(error: Exception) -> str:
 
 def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
     if url.startswith("sqlite"):
-        engine = create_async_engine(url, **JSON_CODEC, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+        engine = create_async_engine(url, **ENGINE_OPTIONS, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
         pragmas = ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}")
         pragmas += (f"foreign_keys={'ON' if enforce_foreign_keys else 'OFF'}",)
+        event.listen(engine.sync_engine, "do_connect", _make_private_file)
         event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, pragmas))
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        event.listen(engine.sync_engine, "before_cursor_execute", _refuse_unstorable)
         return engine
     connect_args = {
         "timeout": CONNECT_TIMEOUT_S,
         "command_timeout": COMMAND_TIMEOUT_S,
         "server_settings": {"application_name": APPLICATION},
     }
-    return create_async_engine(url, **JSON_CODEC, pool_pre_ping=True, pool_size=4, connect_args=connect_args)
+    engine = create_async_engine(url, **ENGINE_OPTIONS, pool_pre_ping=True, pool_size=4, connect_args=connect_args)
+    event.listen(engine.sync_engine, "before_cursor_execute", _refuse_unstorable)
+    return engine
+
+
+def _refuse_unstorable(_connection: Any, _cursor: Any, _statement: str, parameters: Any, _context: Any, _executemany: bool) -> None:
+    """The one place where every text on its way to a database passes: PostgreSQL stores no NUL, and nothing encodes half a surrogate pair.
+    On SQLite, which takes NUL, the same texts are refused. Raises `Invalid`."""
+    for row in parameters if isinstance(parameters, list) else (parameters,):
+        for value in row.values() if isinstance(row, dict) else row:
+            if isinstance(value, str) and UNSTORABLE.search(value):
+                raise Invalid("a text holds the character NUL or half of a surrogate pair: leave it out")
+
+
+def _make_private_file(_dialect: Any, _record: Any, arguments: list[Any], _parameters: Any) -> None:
+    """A new database is its owner's alone, as are the files that SQLite puts beside it: they take over its mode."""
+    with contextlib.suppress(OSError):  # SQLite says it better
+        os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _set_up_sqlite(pragmas: tuple[str, ...], connection: Any, _record: Any) -> None:

@@ -77,7 +77,8 @@ class PostgresServer:
         assert self.process is not None
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for pid in (self.process.pid, *map(int, children)):
-            os.kill(pid, how)
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(pid, how)
 
 
 def _user() -> str | None:

@@ -77,7 +77,7 @@ def test_the_tenant_header_must_agree_with_the_key():
 
 
 def test_a_gateway_key_speaks_for_any_tenant_there_is():
-    snapshot = snapshot_of(("raw", acme_key(Scope.GATEWAY)), suspended=frozenset({"acme"}))
+    snapshot = snapshot_of(("raw", acme_key(Scope.GATEWAY)))
     principal = snapshot.authenticate("raw", "globex", NOW_S)
     assert (principal.tenant_id, principal.policy.tenant_id, principal.cache_salt) == ("globex", "globex", "tenant:globex")
     with pytest.raises(Forbidden, match="names no tenant"):
@@ -87,6 +87,29 @@ def test_a_gateway_key_speaks_for_any_tenant_there_is():
 def test_a_suspended_tenant_is_forbidden_not_unauthenticated():
     with pytest.raises(Forbidden, match="suspended"):
         snapshot_of(("raw", acme_key()), suspended=frozenset({"acme"})).authenticate("raw", None, NOW_S)
+
+
+@pytest.mark.parametrize("suspended", ["acme", "globex"])
+def test_a_gateway_key_speaks_for_nobody_while_its_own_tenant_or_the_other_is_suspended(suspended):
+    snapshot = snapshot_of(("raw", acme_key(Scope.GATEWAY)), suspended=frozenset({suspended}))
+    with pytest.raises(Forbidden, match=f"'{suspended}' is suspended") as refused:
+        snapshot.authenticate("raw", "globex", NOW_S)
+    assert (refused.value.code, refused.value.tenant_id, refused.value.key_id) == ("tenant_suspended", "acme", "key_1")
+
+
+def test_a_key_of_administration_may_do_what_who_granted_it_may_do_still():
+    raw, both = "raw", frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE})
+    snapshot = snapshot_of((raw, acme_key(*both, Scope.GATEWAY, granted_by="adm_1/adt_1")))
+    granted = replace(snapshot, grantors={"adm_1": both, "adm_1/adt_1": both})
+    assert granted.authenticate_admin(raw, NOW_S, Scope.ADMIN_WRITE).scopes == both
+    demoted = replace(snapshot, grantors={"adm_1/adt_1": frozenset({Scope.ADMIN_READ})})
+    assert demoted.authenticate_admin(raw, NOW_S, Scope.ADMIN_READ)
+    with pytest.raises(Forbidden, match="'admin:write'"):
+        demoted.authenticate_admin(raw, NOW_S, Scope.ADMIN_WRITE)
+    with pytest.raises(Forbidden) as refused:
+        replace(snapshot, grantors={"adm_1": both}).authenticate_admin(raw, NOW_S, Scope.ADMIN_READ)
+    assert refused.value.code == "grantor_gone"
+    assert snapshot.authenticate(raw, "globex", NOW_S).tenant_id == "globex", "what else it may do is its tenant's"
 
 
 @pytest.mark.parametrize("scope", [Scope.METRICS, Scope.ADMIN_READ, Scope.ADMIN_WRITE])

@@ -1,5 +1,6 @@
 """Administrators and their tokens over HTTP, on both databases."""
 
+import secrets
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -11,6 +12,8 @@ from appliance.db.base import utc_now
 from appliance.domain.admins.models import AdminSession, AdminToken, AdminUser
 from appliance.domain.tenants.bootstrap import Control, open_control
 from tests.control.admin_api import ADMIN, PASSWORD, api_client, log_in, make_admin, make_token, ok, refused
+
+SCOPES = ["admin:read", "admin:write"]
 
 
 @pytest.fixture
@@ -170,6 +173,42 @@ async def test_a_token_of_somebody_else_is_not_found_and_stays_valid(client):
     for path in (f"/admins/{alice}", f"/admins/{alice}/tokens"):
         refused(await client.get(path, headers=of_bob), 403, "missing_scope")
         await ok(await client.get(path, headers=of_alice))
+
+
+async def test_a_key_of_administration_ends_with_who_made_it(client):
+    alice, bob = await make_admin(client, "alice", "operator"), await make_admin(client, "bob", "operator")
+    token_id, of_token = await make_token(client, alice)
+    _, of_bob = await make_token(client, bob)
+    csrf = await log_in(client, "alice")
+
+    async def new_key(headers: dict[str, str], **fields: object) -> dict[str, str]:
+        made = await ok(await client.post("/tenants/default/keys", json={"name": "k", "scopes": SCOPES, **fields}, headers=headers))
+        return {"Authorization": f"Bearer {made['key']}"} | {"id": made["id"]}
+
+    by_session, by_token, by_nobody = await new_key(csrf), await new_key(of_token), await new_key(ADMIN)
+    plain = await new_key(ADMIN, scopes=["inference"])
+    for key, given in ((plain, {"scopes": SCOPES}), (by_token, {"name": "renamed"})):
+        await ok(await client.patch(f"/tenants/default/keys/{key['id']}", json=given, headers=of_bob))
+    rotated = await ok(await client.post(f"/tenants/default/keys/{by_token['id']}/rotate", json={}, headers=of_bob))
+    of_rotated = {"Authorization": f"Bearer {rotated['key']}"}
+
+    async def change(headers: dict[str, str]) -> str:
+        bearer = {"Authorization": headers["Authorization"]}
+        answer = await client.patch("/tenants/default", json={"name": secrets.token_hex(4)}, headers=bearer)
+        return "" if answer.status_code == 200 else answer.json()["error"]["code"]
+
+    everyone = (by_session, by_token, by_nobody, plain, of_rotated)
+    assert [await change(key) for key in everyone] == ["", "", "", "", ""]
+    await ok(await client.delete(f"/admins/{alice}/tokens/{token_id}", headers=ADMIN))
+    assert [await change(key) for key in everyone] == ["", "grantor_gone", "", "", ""], "bob renamed it, and gave it nothing"
+    await ok(await client.patch(f"/admins/{alice}", json={"role": "viewer"}, headers=ADMIN))
+    assert await change(by_session) == "missing_scope"
+    await ok(await client.patch(f"/admins/{alice}", json={"role": "operator", "disabled": True}, headers=ADMIN))
+    assert await change(by_session) == "grantor_gone"
+    await ok(await client.delete(f"/admins/{alice}", headers=ADMIN))
+    assert await change(by_session) == "grantor_gone"
+    await ok(await client.delete(f"/admins/{bob}", headers=ADMIN))
+    assert [await change(key) for key in everyone] == ["grantor_gone", "grantor_gone", "", "grantor_gone", "grantor_gone"]
 
 
 async def test_a_key_can_not_be_given_the_scope_of_owners(client):

@@ -21,6 +21,14 @@ def test_a_token_makes_no_key_of_administration_that_outlasts_it() -> None:
             check_key_grant(SHORT, None, BOTH, expires_at)
 
 
+def test_a_token_that_ends_with_the_calendar_refuses_in_words() -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    forever = Admin("admin:op", BOTH, "a/t", "a", expires_at_s=last.timestamp())
+    check_key_grant(forever, None, BOTH, last)
+    with pytest.raises(Forbidden, match="set expires_at to 9999-12-31T23:59:59"):
+        check_key_grant(forever, None, BOTH, None)
+
+
 def test_nobody_gives_a_scope_of_administration_that_it_lacks() -> None:
     reader = Admin("admin:viewer", frozenset({Scope.ADMIN_READ}))
     check_key_grant(reader, None, [Scope.ADMIN_READ], None)

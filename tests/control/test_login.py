@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,15 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from httpx import AsyncClient
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
+from appliance.db.backup import sqlite_path
 from appliance.domain.admins.models import AdminSession, AdminUser
 from appliance.domain.admins.passwords import MAX_AT_ONCE, MAX_WAITING, Passwords
 from appliance.domain.admins.sessions import SessionRules
 from appliance.domain.admins.throttle import FREE_OF_ACCOUNT, FREE_OF_ADDRESS, LoginThrottle
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.errors import Unavailable
-from appliance.settings import Settings, SettingsError
+from appliance.settings import Settings, SettingsError, sqlalchemy_url
 from tests.control.admin_api import ADMIN, PASSWORD, api_client, log_in, make_admin, ok, refused
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
 
@@ -292,6 +294,21 @@ async def test_the_settings_say_how_long_sessions_live(tmp_path):
     await control.close()
 
 
+async def test_a_wrong_login_counts_also_while_the_database_takes_no_writes(client, timed, settings):
+    await make_admin(client, "alice", "viewer")
+    holder = sqlite3.connect(sqlite_path(sqlalchemy_url(settings)), isolation_level=None)
+    engine = timed.store.database.engine
+    await engine.dispose()
+    event.listen(engine.sync_engine, "connect", lambda connection, _: connection.cursor().execute("PRAGMA busy_timeout=20"))
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        for _ in range(FREE_OF_ACCOUNT):
+            refused(await client.post("/login", json={"name": "alice", "password": "wrong wrong wrong"}), 401, "login_failed")
+        refused(await client.post("/login", json={"name": "alice", "password": PASSWORD}), 429, "rate_limit_exceeded")
+    finally:
+        holder.close()
+
+
 # ---- the first owner --------------------------------------------------------------------------------------------
 
 
@@ -307,6 +324,8 @@ async def test_the_setup_token_makes_one_owner_and_no_second(control, settings):
         refused(await client.post("/setup", json={**body, "token": "guess"}), 401, "wrong_setup_token")
         refused(await client.post("/setup", json={**body, "password": "short"}), 400, "weak_password")
         refused(await client.post("/setup", json={**body, "name": "A"}), 400, "invalid_name")
+        newest = (await ok(await client.get("/audit", headers=ADMIN)))["events"][0]
+        assert (newest["action"], newest["actor"], newest["source"]) == ("setup.fail", "anonymous", "203.0.113.7")
         first, second = await asyncio.gather(client.post("/setup", json=body), client.post("/setup", json={**body, "name": "bob"}))
         assert sorted((first.status_code, second.status_code)) == [201, 409]
         winner = "alice" if first.status_code == 201 else "bob"

@@ -6,13 +6,17 @@ import contextlib
 import asyncpg
 from httpx import ASGITransport, AsyncClient
 from litestar import Litestar
+from sqlalchemy import text
 
+from appliance.db.database import Database
 from appliance.domain.access.directory import LOST, NO_WRITES
 from appliance.domain.tenants.bootstrap import open_control
 from appliance.domain.tenants.routes import admin_router
+from appliance.errors import Unavailable
 from appliance.problems import EXCEPTION_HANDLERS
 from appliance.settings import Settings
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
+from tests.control.postgres import own_postgres
 
 
 class Relay:
@@ -46,6 +50,30 @@ class Relay:
                 writer.write(data)
                 await writer.drain()
             writer.close()
+
+
+async def test_a_database_that_hangs_is_unavailable_to_all_who_ask(tmp_path):
+    """More at once than there are connections: those without one must not wait for long, nor fail in another way."""
+    with own_postgres() as server:
+        database = Database(server.url.replace("postgresql", "postgresql+asyncpg", 1) + "/postgres")
+
+        async def ask() -> str:
+            try:
+                async with database.read() as session:
+                    await session.execute(text("SELECT 1"))
+            except Unavailable as error:
+                return error.reason
+            return "answered"
+
+        assert await ask() == "answered"
+        await database.engine.dispose()
+        server.hang()
+        try:
+            assert set(await asyncio.gather(*(ask() for _ in range(30)))) == {"database_unavailable"}
+        finally:
+            server.go_on()
+        assert await ask() == "answered"
+        await database.close()
 
 
 async def test_a_lost_database_degrades_refuses_writes_with_503_and_no_key_with_401_and_recovers(postgres_server, tmp_path):

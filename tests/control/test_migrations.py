@@ -11,10 +11,13 @@ from appliance.db.database import Database
 from appliance.db.revision import BASE, MIGRATIONS_DIR, SchemaError, SchemaState, decide_schema, migrate, read_schema, refuse_unless_current
 from appliance.db.state import bump_version, read_version
 from appliance.domain.access.models import ApiKey
+from appliance.domain.access.principal import Scope
+from appliance.domain.access.service import KeySpec
 from appliance.domain.audit.service import Actor
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import open_store
+from appliance.domain.tenants.key_service import create_tenant_key, update_tenant_key
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.service import find_tenant
 from appliance.domain.tenants.tier_service import create_tier
@@ -104,6 +107,33 @@ async def test_a_removed_tier_and_objectives_by_lane_survive_the_way_to_the_revi
         assert (await find_tenant(session, "acme")).tenant.id == 77
     await store.database.close()
     assert objectives == {"batch": 0.9, "gold": 0.999, "interactive": 0.99, "plain": 0.5, "standard": 0.95}
+
+
+async def test_keys_of_administration_made_before_end_with_who_made_them_too(settings):
+    url = sqlalchemy_url(settings)
+    store = await open_store(settings)
+    async with store.database.write() as session:
+        for actor_id, scope in (("adm_1", Scope.ADMIN_READ), ("adm_2/adt_1", Scope.INFERENCE), ("", Scope.ADMIN_WRITE)):
+            row, _ = await create_tenant_key(session, "default", KeySpec("k", (scope,)), b"pepper", Actor("a", "here", id=actor_id))
+            await update_tenant_key(session, "default", row.id, {"name": f"of {actor_id or 'nobody'}"}, None, Actor("b", "here", id="adm_3"))
+    await store.database.close()
+    await migrate(url, "0010")
+    await migrate(url)
+    store = await open_store(settings)
+    async with store.database.read() as session:
+        found = {row.name: row.granted_by for row in await session.scalars(select(ApiKey))}
+    await store.database.close()
+    assert found == {"of adm_1": "adm_1", "of adm_2/adt_1": None, "of nobody": None}
+
+
+async def test_a_database_file_is_its_owners_alone(tmp_path):
+    settings = Settings(data_dir=str(tmp_path), database_url=f"sqlite:///{tmp_path / 'private.db'}")
+    store = await open_store(settings)
+    async with store.database.write() as session:
+        await bump_version(session)
+        files = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("private.db*")}
+    await store.database.close()
+    assert files == dict.fromkeys(("private.db", "private.db-wal", "private.db-shm"), 0o600)
 
 
 async def test_the_models_are_what_the_migrations_make(settings):

@@ -221,8 +221,13 @@ async def test_a_wrong_question_is_refused_by_name(client):
         ({"from": "2026-03-31T23:00:00"}, "from"),
         ({"from": "2026-03-31T23:00:00Z", "to": "2026-03-01T23:00:00Z"}, "from"),
         ({"from": "yesterday"}, "from"),
+        ({"to": "0001-01-01T00:00:00Z"}, "from"),
+        ({"from": "9999-12-31T23:59:59.999999Z"}, "from"),
+        ({"from": "0001-01-01T00:00:00+01:00"}, "from"),
+        ({"to": "9999-12-31T23:59:59-01:00"}, "to"),
         ({"resolution": "second"}, "resolution"),
     ):
         refused = await client.get("/api/v1/usage", params=params)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
-    assert (await client.get("/api/v1/usage")).json()["usage"] == []
+    for empty in ({}, {"to": "0001-01-01T00:00:00.000001Z"}, {"from": "0001-01-01T00:00:00Z"}, {"to": "9999-12-31T23:59:59.999999Z"}):
+        assert (await client.get("/api/v1/usage", params=empty)).json()["usage"] == []

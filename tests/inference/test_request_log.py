@@ -49,6 +49,27 @@ def test_every_request_has_one_line_of_json_with_its_time_and_no_text(tmp_path: 
         assert "secret" not in served.log()
 
 
+def test_a_request_of_a_suspended_tenant_is_told_as_that_tenants(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export, "log_format=json") as served:
+        admin = {"Authorization": f"Bearer {ADMIN}"}
+        assert httpx.patch(served.url + "/api/v1/tenants/default", json={"status": "suspended"}, headers=admin).status_code == 200
+        refused = httpx.post(served.url + "/v1/completions", json={"prompt": "x"}, headers=HEADERS)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "tenant_suspended")
+
+        def line() -> dict[str, Any] | None:
+            found = [json.loads(line) for line in served.log().splitlines() if '"event":"request"' in line]
+            return found[0] if found else None
+
+        until(lambda: line() is not None, served.log)
+        assert (line() or {})["tenant"] == "default"
+
+        def usage() -> list[dict[str, Any]]:
+            return httpx.get(served.url + "/api/v1/usage", headers=admin).json()["usage"]
+
+        until(lambda: bool(usage()), served.log)
+        assert [(row["tenant"], row["outcome"], row["requests"]) for row in usage()] == [("default", "rejected", 1)]
+
+
 def test_the_level_changes_while_it_runs_is_audited_and_no_level_shows_text(tmp_path: Path, export: Path) -> None:
     with serving(tmp_path, export, "log_format=json") as served:
         admin = {"Authorization": f"Bearer {ADMIN}"}

@@ -31,6 +31,8 @@ class ApiKey(Base):
     """Its own ceilings beneath the tenant's; None means only the tenant's."""
     lineage_id: Mapped[str | None] = mapped_column(String(40))
     """The first key of its row of rotations, whose counts it continues; None: it is that one itself."""
+    granted_by: Mapped[str | None] = mapped_column(String(100))
+    """The administrator (`ADMIN`), or the token (`ADMIN/TOKEN`), that gave it its scopes of administration and whose end is theirs."""
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     grace_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

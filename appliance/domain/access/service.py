@@ -51,8 +51,8 @@ def check_key_spec(
     for lane in lanes:
         if lane not in LANES:
             raise Invalid(f"there is no lane {lane[:64]!r}; the lanes are {', '.join(LANES)}", param="lanes")
-    if any(not model or len(model) > MAX_NAME_CHARS for model in models):
-        raise Invalid(f"models must be names of 1 to {MAX_NAME_CHARS} characters", param="models")
+    if any(not model or len(model) > MAX_NAME_CHARS or not model.isprintable() for model in models):
+        raise Invalid(f"models must be names of 1 to {MAX_NAME_CHARS} printable characters", param="models")
     chosen = tuple(Scope(scope) for scope in dict.fromkeys(scopes))
     if not chosen:
         raise Invalid(f"a key without scopes can do nothing; choose from {', '.join(known)}", param="scopes")
@@ -75,8 +75,10 @@ async def create_key(
     pepper: bytes,
     raw_key: str | None = None,
     lineage_id: str | None = None,
+    granted_by: str | None = None,
 ) -> tuple[ApiKey, str]:
-    """Store a new key and return it with its raw text (`raw_key`, or one made here). `lineage_id`: the key whose counts it continues."""
+    """Store a new key and return it with its raw text (`raw_key`, or one made here). `lineage_id`: the key whose counts it continues;
+    `granted_by`: see `grantor_of`."""
     raw_key = raw_key or new_key()
     row = ApiKey(
         id=f"key_{secrets.token_hex(8)}",
@@ -89,6 +91,7 @@ async def create_key(
         models=list(spec.models),
         lanes=list(spec.lanes),
         lineage_id=lineage_id,
+        granted_by=granted_by,
         expires_at=spec.expires_at,
         **dataclasses.asdict(spec.limits),
     )

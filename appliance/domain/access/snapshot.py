@@ -28,6 +28,8 @@ class KeyRecord:
     limits: Limits = NO_LIMITS
     lineage_id: str | None = None
     """The first key of its row of rotations; None: it is that one itself."""
+    granted_by: str | None = None
+    """Who gave it its scopes of administration, as in `AccessSnapshot.grantors`; None: nobody whose end would be its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,14 @@ class AccessSnapshot:
     """By digest."""
     metrics_digest: bytes | None = None
     """Of the settings' key for /metrics."""
+    grantors: Mapping[str, frozenset[Scope]] = field(default_factory=dict[str, frozenset[Scope]])
+    """What administrators (by id) and their tokens (`ADMIN/TOKEN`) may do now; disabled, revoked and removed ones are absent."""
 
     def authenticate(self, raw_key: str | None, tenant_header: str | None, now_s: float, needs: Scope = Scope.INFERENCE) -> Principal:
         """The caller behind a key. Raises `Unauthenticated` (no valid key) or `Forbidden` (scope, tenant)."""
         key = self._valid_key(raw_key, now_s)
         if needs not in key.scopes and not (needs is Scope.INFERENCE and Scope.GATEWAY in key.scopes):
-            raise Forbidden(f"this key lacks the scope {needs.value!r}; it has {_listed(key.scopes)}", code="missing_scope")
+            raise _refused(key, f"this key lacks the scope {needs.value!r}; it has {_listed(key.scopes)}", "missing_scope")
         tenant_id = self._tenant(key, tenant_header)
         policy = self.policies[tenant_id]
         return Principal(tenant_id, key.key_id, key.scopes, policy, key.models, key.lanes, key.limits, key.lineage_id)
@@ -108,11 +112,21 @@ class AccessSnapshot:
         admin = self._admin_of_token(raw_key, now_s)
         if admin is None:
             key = self._valid_key(raw_key, now_s)
-            if key.tenant_id in self.suspended:
-                raise Forbidden(f"tenant {key.tenant_id!r} is suspended, and its keys with it", code="tenant_suspended")
-            admin = Admin(f"key:{key.key_id}", key.scopes & ADMIN_KEY_SCOPES, key.key_id)
+            self._require_active(key, key.tenant_id)
+            admin = Admin(f"key:{key.key_id}", self._granted(key), key.key_id)
         admin.require(needs)
         return admin
+
+    def _granted(self, key: KeyRecord) -> frozenset[Scope]:
+        """A key's scopes of administration: those that who granted them still has. Raises `Forbidden` where none of them is left."""
+        granted = key.scopes & ADMIN_KEY_SCOPES
+        if not granted or key.granted_by is None:
+            return granted
+        left = granted & self.grantors.get(key.granted_by, frozenset())
+        if not left:
+            message = "whoever gave this key its scopes of administration has them no more: an administrator can make a new key"
+            raise _refused(key, message, "grantor_gone")
+        return left
 
     def _admin_of_token(self, raw_token: str | None, now_s: float) -> Admin | None:
         """None where the token is neither the bootstrap one nor an administrator's."""
@@ -156,12 +170,22 @@ class AccessSnapshot:
         tenant_id = tenant_header or key.tenant_id
         if tenant_id != key.tenant_id and Scope.GATEWAY not in key.scopes:
             message = "X-Tenant-ID differs from the key's tenant; only a key with the scope 'gateway' may speak for others"
-            raise Forbidden(message, code="tenant_mismatch", param="X-Tenant-ID")
+            raise _refused(key, message, "tenant_mismatch", param="X-Tenant-ID")
         if tenant_id not in self.policies:
-            raise Forbidden(f"X-Tenant-ID names no tenant: {tenant_id[:64]!r}", code="unknown_tenant", param="X-Tenant-ID")
-        if tenant_id in self.suspended:
-            raise Forbidden(f"tenant {tenant_id!r} is suspended", code="tenant_suspended")
+            raise _refused(key, f"X-Tenant-ID names no tenant: {tenant_id[:64]!r}", "unknown_tenant", param="X-Tenant-ID")
+        for concerned in (key.tenant_id, tenant_id):
+            self._require_active(key, concerned)
         return tenant_id
+
+    def _require_active(self, key: KeyRecord, tenant_id: str) -> None:
+        """Raises `Forbidden` while a tenant that a key belongs to, or speaks for, is suspended."""
+        if tenant_id in self.suspended:
+            raise _refused(key, f"tenant {tenant_id!r} is suspended, and its keys with it", "tenant_suspended")
+
+
+def _refused(key: KeyRecord, message: str, code: str, param: str | None = None) -> Forbidden:
+    """A valid key that may not do this."""
+    return Forbidden(message, code=code, param=param, tenant_id=key.tenant_id, key_id=key.key_id)
 
 
 def _listed(scopes: frozenset[Scope]) -> str:

@@ -6,19 +6,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hmac import compare_digest
 
+import structlog
 from sqlalchemy import select
 
 from appliance.db.database import Database
 from appliance.db.state import bump_version
 from appliance.domain.access.principal import Role
-from appliance.domain.admins.decisions import check_admin_name, check_password, normal_password
+from appliance.domain.admins.decisions import ADMIN_NAME, check_admin_name, check_password, normal_password
 from appliance.domain.admins.models import AdminUser
 from appliance.domain.admins.passwords import Passwords
 from appliance.domain.admins.service import AdminChange, create_admin, has_owner, target_of, update_admin
 from appliance.domain.admins.sessions import SessionRules, csrf_token, start_session
 from appliance.domain.admins.throttle import LoginThrottle
 from appliance.domain.audit.service import Actor, record
-from appliance.errors import Conflict, Forbidden, Unauthenticated
+from appliance.errors import Conflict, Forbidden, Unauthenticated, Unavailable
+
+log = structlog.get_logger(__name__)
 
 UNKNOWN = "admin:(unknown)"
 """Target of a login under a name that nobody has: people type passwords into the wrong field, so it is not kept."""
@@ -55,8 +58,7 @@ class LoginService:
             Unavailable: too many logins at once, or no database.
         """
         with self._attempt(name, source):
-            async with self.database.read() as session:
-                admin = (await session.scalars(select(AdminUser).where(AdminUser.name == name))).one_or_none()
+            admin = await self._find(name)
             await self._verify(admin, password, Actor("anonymous", source, request_id))
             assert admin is not None and admin.password_hash is not None, "verified"
             outdated = self.passwords.is_outdated(admin.password_hash)
@@ -86,7 +88,8 @@ class LoginService:
     async def set_up(self, token: str, name: str, password: str, source: str, request_id: str) -> AdminUser:
         """Make the first owner with the one-time token. Raises `Unauthenticated`, `Invalid`, or `Conflict` where there is an owner."""
         with self._attempt("(setup)", source):
-            if self.setup_token is None or not compare_digest(token.encode(), self.setup_token.encode()):
+            if self.setup_token is None or not compare_digest(token.encode(errors="surrogateescape"), self.setup_token.encode()):
+                await self._audit_failure(Actor("anonymous", source, request_id), "setup.fail", UNKNOWN)
                 raise Unauthenticated(
                     "wrong setup token: use the one that this server shows when it starts, or in setup-token of its data directory",
                     code="wrong_setup_token",
@@ -118,9 +121,23 @@ class LoginService:
         usable = None if admin is None or admin.disabled_at is not None else admin.password_hash
         if await self.passwords.verify(usable, password):
             return
-        async with self.database.write() as session:
-            record(session, actor, "login.fail", UNKNOWN if admin is None else target_of(admin), None, None)
+        await self._audit_failure(actor, "login.fail", UNKNOWN if admin is None else target_of(admin))
         raise Unauthenticated("wrong name or password", code="login_failed")
+
+    async def _find(self, name: str) -> AdminUser | None:
+        """None also for a name that nobody can have: what was typed there may be a password, and goes no further."""
+        if not ADMIN_NAME.fullmatch(name):
+            return None
+        async with self.database.read() as session:
+            return (await session.scalars(select(AdminUser).where(AdminUser.name == name))).one_or_none()
+
+    async def _audit_failure(self, actor: Actor, action: str, target: str) -> None:
+        """A failed attempt stays one, and is throttled as one, where the database takes no writes: then the log alone has it."""
+        try:
+            async with self.database.write() as session:
+                record(session, actor, action, target, None, None)
+        except Unavailable:
+            log.warning("failure_not_audited", action=action, target=target, source=actor.source)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.wall_s(), UTC)

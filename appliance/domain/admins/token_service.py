@@ -1,15 +1,16 @@
 """Tokens of administrators: made, listed, revoked; and as the access snapshot holds them."""
 
 import secrets
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.db.base import utc_now
+from appliance.db.base import utc_now, utc_of
 from appliance.db.state import bump_version
 from appliance.domain.access.keys import ADMIN_TOKEN_PREFIX, digest_key, last4, new_key, visible_prefix
-from appliance.domain.access.principal import Role
+from appliance.domain.access.principal import Role, Scope
 from appliance.domain.access.service import check_key_spec
 from appliance.domain.access.snapshot import Admin, AdminTokenRecord
 from appliance.domain.admins.decisions import check_token_grant
@@ -42,7 +43,7 @@ async def create_token(
     admin_role = Role(row.role)
     spec = check_key_spec(name, ["inference"], [], [], expires_at, utc_now())
     role = role or admin_role
-    ends = None if maker is None or maker.expires_at_s is None else datetime.fromtimestamp(maker.expires_at_s, UTC)
+    ends = None if maker is None or maker.expires_at_s is None else utc_of(maker.expires_at_s)
     check_token_grant(admin_role.scopes if maker is None else maker.scopes, ends, role, spec.expires_at, admin_role)
     raw_token = new_key(ADMIN_TOKEN_PREFIX)
     token = AdminToken(
@@ -102,6 +103,13 @@ async def load_admin_tokens(session: AsyncSession) -> dict[bytes, AdminTokenReco
         )
         for token, admin in rows
     }
+
+
+async def load_grantors(session: AsyncSession, tokens: Iterable[AdminTokenRecord]) -> dict[str, frozenset[Scope]]:
+    """What enabled administrators and their valid tokens may do, as `AccessSnapshot.grantors` names them."""
+    rows = await session.execute(select(AdminUser.id, AdminUser.role).where(AdminUser.disabled_at.is_(None)))
+    admins = {admin_id: Role(role).scopes for admin_id, role in rows}
+    return admins | {f"{token.admin_id}/{token.token_id}": token.scopes for token in tokens if not token.disabled}
 
 
 def _facts(token: AdminToken) -> dict[str, object]:

@@ -301,15 +301,16 @@ class InferenceService:
     ) -> RequestReport:
         """The report of a request that was not admitted."""
         is_refusal = isinstance(error, ApplianceError)
+        caller = principal or (error if isinstance(error, Forbidden) else None)
         cause = error.cause if isinstance(error, Cancellation) else ""
         return RequestReport(
             request_id=call.request_id,
             route=route.path,
-            tenant_id=principal.tenant_id if principal else "",
+            tenant_id=caller.tenant_id if caller else "",
             lane=lane,
             outcome=Outcome.REJECTED if is_refusal else Outcome.CANCELLED if cause else Outcome.FAILED,
             status=problem_of(error).status if is_refusal else CLIENT_CLOSED_STATUS if cause else 500,
-            key_id=principal.key_id if principal else "",
+            key_id=caller.key_id if caller else "",
             error_code=error.code if is_refusal else "" if cause else "internal_error",
             rejection=_rejection_reason(error) if is_refusal else "",
             stage="queue" if cause else "",

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
 from appliance.db.state import bump_version, take_version_back
-from appliance.domain.access.grants import check_key_grant
+from appliance.domain.access.grants import check_key_grant, grantor_of
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.service import KeySpec, check_key_spec, create_key, find_key, revoke_key, spec_of
 from appliance.domain.access.snapshot import Admin
@@ -27,7 +27,8 @@ MAX_GRACE_S = 30 * 86_400.0
 async def create_tenant_key(session: AsyncSession, slug: str, spec: KeySpec, pepper: bytes, actor: Actor) -> tuple[ApiKey, str]:
     """A new key of a tenant and its raw text. Raises `NotFound`."""
     await bump_version(session)
-    row, raw_key = await create_key(session, (await find_tenant(session, slug)).tenant.id, spec, pepper)
+    tenant_id = (await find_tenant(session, slug)).tenant.id
+    row, raw_key = await create_key(session, tenant_id, spec, pepper, granted_by=grantor_of(actor.id, spec.scopes))
     record(session, actor, "key.create", _target(slug, row), None, _facts(row))
     return row, raw_key
 
@@ -121,6 +122,8 @@ async def update_tenant_key(
     spelled |= {"models": list(checked.models), "lanes": list(checked.lanes), "expires_at": checked.expires_at}
     for field, value in changes.items():
         setattr(row, field, spelled.get(field, value))
+    if set(checked.scopes) != set(present.scopes):
+        row.granted_by = grantor_of(actor.id, checked.scopes)
     await session.flush()
     if not record(session, actor, "key.update", _target(slug, row), before, _facts(row)):
         await take_version_back(session)
@@ -145,7 +148,9 @@ async def rotate_tenant_key(
         check_key_grant(caller, old.id, spec_of(old).scopes, old.expires_at)
     before = _facts(old)
     old.grace_until = utc_now() + timedelta(seconds=grace_s)
-    row, raw_key = await create_key(session, tenant_id, spec_of(old), pepper, lineage_id=old.lineage_id or old.id)
+    spec = spec_of(old)
+    granted_by = grantor_of(actor.id, spec.scopes)
+    row, raw_key = await create_key(session, tenant_id, spec, pepper, lineage_id=old.lineage_id or old.id, granted_by=granted_by)
     record(session, actor, "key.rotate", _target(slug, old), before, _facts(old))
     record(session, actor, "key.create", _target(slug, row), None, _facts(row))
     return row, raw_key

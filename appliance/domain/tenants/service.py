@@ -13,7 +13,7 @@ from appliance.db.base import utc_now
 from appliance.db.database import Database
 from appliance.db.state import bump_version, read_version, take_version_back, write_text
 from appliance.domain.access.snapshot import AccessSnapshot
-from appliance.domain.admins.token_service import load_admin_tokens
+from appliance.domain.admins.token_service import load_admin_tokens, load_grantors
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, policy_of, sla_with
 from appliance.domain.slas.models import SlaTier
@@ -241,6 +241,7 @@ class DatabaseSource:
             tenants = await self._cache.tenants(session)
             keys = await self._cache.keys(session, tenants)
             admin_tokens = await load_admin_tokens(session)
+            grantors = await load_grantors(session, admin_tokens.values())
         return AccessSnapshot(
             version=version,
             pepper=self._pepper,
@@ -250,6 +251,7 @@ class DatabaseSource:
             admin_digest=self._admin_digest,
             admin_tokens=admin_tokens,
             metrics_digest=self._metrics_digest,
+            grantors=grantors,
         )
 
     def _with_share(self, policy: TenantPolicy) -> TenantPolicy:

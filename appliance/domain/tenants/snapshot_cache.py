@@ -106,4 +106,5 @@ def key_record(row: Any, slug: str) -> KeyRecord:
         disabled=row.disabled_at is not None,
         limits=Limits(row.rpm, row.tpm, row.tokens_per_day, row.tokens_per_month),
         lineage_id=row.lineage_id,
+        granted_by=row.granted_by,
     )

@@ -9,6 +9,8 @@ from appliance.errors import Invalid
 from appliance.telemetry.requests import RequestReport
 
 MAX_MODEL_CHARS = 255
+DEFAULT_SPAN = timedelta(days=1)
+FIRST_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 class UsageKey(msgspec.Struct, frozen=True, array_like=True):
@@ -68,7 +70,7 @@ def by_hour(rows: list[tuple[UsageKey, Counts]]) -> list[tuple[UsageKey, Counts]
 def span_of(from_text: str | None, to_text: str | None, now: datetime) -> tuple[datetime, datetime]:
     """The span a question is about: the last 24 hours where it says nothing. Raises `Invalid`."""
     end = _time("to", to_text) or now + timedelta(seconds=1)
-    begin = _time("from", from_text) or end - timedelta(days=1)
+    begin = _time("from", from_text) or max(end, FIRST_TIME + DEFAULT_SPAN) - DEFAULT_SPAN
     if begin >= end:
         raise Invalid(f"from ({begin.isoformat()}) must be before to ({end.isoformat()})", param="from")
     return begin, end
