@@ -115,7 +115,7 @@ async def test_keys_of_administration_made_before_end_with_who_made_them_too(set
     async with store.database.write() as session:
         for actor_id, scope in (("adm_1", Scope.ADMIN_READ), ("adm_2/adt_1", Scope.INFERENCE), ("", Scope.ADMIN_WRITE)):
             row, _ = await create_tenant_key(session, "default", KeySpec("k", (scope,)), b"pepper", Actor("a", "here", id=actor_id))
-            await update_tenant_key(session, "default", row.id, {"name": f"of {actor_id or 'nobody'}"}, None, Actor("b", "here", id="adm_3"))
+            await update_tenant_key(session, "default", row.id, {"name": f"of {actor_id or 'nobody'}"}, None, Actor("b", "here", id="c"))
     await store.database.close()
     await migrate(url, "0010")
     await migrate(url)
