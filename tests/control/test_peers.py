@@ -124,17 +124,26 @@ def test_a_part_that_grows_brings_its_rate_and_no_second_burst() -> None:
     def room(share: Share, at_s: float) -> float:
         caller = principal(60, share)
         limits = Limits(rpm=caller.policy.rpm)
-        account.take_part(caller, limits)
+        account.take_part(caller, limits, round(at_s * second_ns))
         return (caller.policy.rpm or 0) - account.standing("", limits, round(at_s * second_ns), 0.0).requests
 
     half, most, little = Share(0, 500, 2), Share(0, 950, 2), Share(0, 50, 2)
     assert room(half, 0) == 30
     assert room(most, 0) == 30, "the other 27 of a burst may have been used elsewhere"
     assert 55 < room(most, 30) <= 57
-    account.requests.add(room(most, 30))
+    account.requests.add(room(most, 30), 30 * second_ns)
     for at_s, share in ((30, little), (30, most), (30, little), (30, most)):
         assert room(share, at_s) <= 0.001, "moving to and fro makes nothing"
     assert Share(0, 950, 2).ratio == 0.95 and SCALE == 1_000
+
+
+def test_a_part_of_a_contract_that_grows_may_have_been_used_elsewhere_in_the_last_minute() -> None:
+    account, second_ns = Account(), 1_000_000_000
+    half, most = (replace(principal(60, share), limits=Limits()) for share in (Share(0, 500, 2), Share(0, 1_000, 2)))
+    account.take_part(half, Limits(), 0, committed_tpm=500)
+    assert account.last_minute.at(0) == 0
+    account.take_part(most, Limits(), second_ns, committed_tpm=1_000)
+    assert (account.last_minute.at(second_ns), account.last_minute.at(61 * second_ns)) == (500, 0)
 
 
 def test_every_ceiling_of_tenant_and_key_is_divided_and_budgets_are_not() -> None:

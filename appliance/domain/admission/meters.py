@@ -1,57 +1,102 @@
-"""What an owner of limits (a tenant, or one of its keys) has used: two leaky meters and the spending of a day and a month.
+"""What an owner of limits (a tenant, or one of its keys) has used: two leaky meters, its last minute, and days and months.
 
 A meter is a generic cell rate algorithm seen from the other side: what was used leaks away at the rate of the limit, so the
-burst is one minute's allowance and no window has an edge. It holds no limit; a changed limit counts from the next look.
+burst is one minute's allowance and no window has an edge. What requests in flight may still use is outside of it and does not leak:
+it counts in full until they end, and then what they used goes into the meter. So use never passes what the limit allows by then.
 """
 
+from collections import Counter, deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from appliance.domain.access.principal import Limits, Principal
-from appliance.domain.admission.decisions import Standing
+from appliance.domain.admission.decisions import MINUTE_S, Standing
 
-MINUTE_S = 60.0
 RECENT_WEIGHT = 0.1
 """Of the newest request in a running mean."""
+KEPT_PERIODS = 4
+"""Days and months whose use is known: a clock that was set wrongly and back finds what it left."""
 
 
 @dataclass(slots=True)
 class Meter:
     """Units used of a minute's allowance, as of a moment of the monotonic clock."""
 
+    per_minute: int | None = None
+    """The limit that it heeds; None: there is none, and nothing is in use."""
     used: float = 0.0
     at_ns: int = 0
 
-    def level(self, per_minute: int | None, now_ns: int) -> float:
+    def heed(self, per_minute: int | None, now_ns: int, gained_part: float = 0.0) -> None:
+        """From now on this is the limit. `gained_part` of it brings no burst.
+
+        Under a lower one no more than its minute is owed, and what one oversized request had overdrawn of the one before.
+        """
+        overdrawn = max(0.0, self.level(now_ns) - (self.per_minute or 0))
+        self.per_minute = per_minute
+        if per_minute is not None:
+            self.used = min(self.used, per_minute + overdrawn) + gained_part * per_minute
+
+    def level(self, now_ns: int) -> float:
         """Units in use now; 0 where there is no limit."""
-        if per_minute is None:
-            self.used = 0.0
-        else:
-            self.used = max(0.0, self.used - (now_ns - self.at_ns) / 1e9 * per_minute / MINUTE_S)
+        leaked = (now_ns - self.at_ns) / 1e9 * (self.per_minute or 0) / MINUTE_S
+        self.used = 0.0 if self.per_minute is None else max(0.0, self.used - leaked)
         self.at_ns = now_ns
         return self.used
 
-    def add(self, units: float) -> None:
-        """Take units, or give them back (below 0)."""
-        self.used = max(0.0, self.used + units)
+    def add(self, units: float, now_ns: int) -> None:
+        """Take units. Those that fit neither the allowance nor one oversized request (in shadow mode) are not owed."""
+        level = self.level(now_ns)
+        self.used = max(level, min(level + units, max(self.per_minute or 0, units)))
+
+
+@dataclass(slots=True)
+class LastMinute:
+    """Tokens of the last 60 seconds, to the second."""
+
+    total: int = 0
+    seconds: deque[tuple[int, int]] = field(default_factory=deque[tuple[int, int]])
+    """Each with its tokens, oldest first."""
+
+    def at(self, now_ns: int) -> int:
+        """Their number now."""
+        while self.seconds and self.seconds[0][0] <= now_ns // 1_000_000_000 - MINUTE_S:
+            self.total -= self.seconds.popleft()[1]
+        return self.total
+
+    def add(self, tokens: int, now_ns: int) -> None:
+        """They came now."""
+        self.total = self.at(now_ns) + tokens
+        second = now_ns // 1_000_000_000
+        if self.seconds and self.seconds[-1][0] == second:
+            tokens += self.seconds.pop()[1]
+        self.seconds.append((second, tokens))
 
 
 @dataclass(slots=True)
 class Spent:
-    """Tokens of the present day and month (UTC), without what is reserved."""
+    """Tokens by day and by month (UTC), without what is reserved. Each has its own number, whichever way the wall clock is moved."""
 
-    day: tuple[int, int, int] = (0, 0, 0)
-    today: int = 0
-    this_month: int = 0
+    days: Counter[date] = field(default_factory=Counter[date])
+    months: Counter[date] = field(default_factory=Counter[date])
+    """By their first days."""
 
-    def turn(self, now: datetime) -> None:
-        """Begin at 0 where a new day or month began."""
-        day = (now.year, now.month, now.day)
-        if day == self.day:
-            return
-        if day[:2] != self.day[:2]:
-            self.this_month = 0
-        self.day, self.today = day, 0
+    def today(self, now: datetime) -> int:
+        return self.days[now.date()]
+
+    def this_month(self, now: datetime) -> int:
+        return self.months[_first_of_month(now)]
+
+    def add(self, tokens: int, now: datetime) -> None:
+        """They were used now."""
+        self.raise_to(self.today(now) + tokens, self.this_month(now) + tokens, now)
+
+    def raise_to(self, today: int, this_month: int, now: datetime) -> None:
+        """At least so many were used of the day and the month."""
+        for tokens, period, least in ((self.days, now.date(), today), (self.months, _first_of_month(now), this_month)):
+            tokens[period] = max(tokens[period], least)
+            if len(tokens) > KEPT_PERIODS:
+                del tokens[next(iter(tokens))]
 
 
 @dataclass(slots=True)
@@ -59,60 +104,73 @@ class Account:
     """An owner's meters. All of it is changed by the event loop only, without a wait between look and change."""
 
     requests: Meter = field(default_factory=Meter)
+    """Requests that the engine began with."""
     tokens: Meter = field(default_factory=Meter)
-    committed: Meter = field(default_factory=Meter)
-    """Tokens of the contract's last minute."""
+    """Tokens of ended requests."""
+    last_minute: LastMinute = field(default_factory=LastMinute)
+    """The same, for the contract."""
     spent: Spent = field(default_factory=Spent)
     uncached_ratio: float = 1.0
     """Of late, the part of its prompts that had to be computed."""
     request_s: float = 0.0
     """How long a request of it took of late, from admission to its end; 0: not known."""
+    waiting: int = 0
+    """Requests that the engine has not begun with: what we refuse of them costs nothing."""
     reserved: int = 0
     """Tokens that requests in flight may still use."""
     ratio: float | None = None
     """The part of the limits that fell to this process at the last look; None: there was none."""
 
-    def take_part(self, principal: Principal, limits: Limits, committed_tpm: int | None = None) -> None:
-        """A part that has grown brings its rate and no burst: the part's burst was another process's, which may have spent it."""
+    def take_part(self, principal: Principal, limits: Limits, now_ns: int, committed_tpm: int | None = None) -> None:
+        """Heed this process's part of the limits.
+
+        A part that has grown brings its rate and no burst: the part's burst was another process's, which may have spent it.
+        """
         if not principal.ratio:
             return  # a newcomer, for whom the others have not made room yet: it begins with the burst of its even part
         before = principal.even_ratio if self.ratio is None else self.ratio
         self.ratio = principal.ratio
-        if principal.ratio > before:
-            gained = 1 - before / principal.ratio
-            for meter, limit in ((self.requests, limits.rpm), (self.tokens, limits.tpm), (self.committed, committed_tpm)):
-                meter.add(gained * (limit or 0))
+        gained_part = max(0.0, 1 - before / principal.ratio)
+        self.heed(limits, now_ns, gained_part)
+        if gained_part and committed_tpm:
+            self.last_minute.add(round(gained_part * committed_tpm), now_ns)
+
+    def heed(self, limits: Limits, now_ns: int, gained_part: float = 0.0) -> None:
+        """From now on these are the limits; so much of them was not there before and brings no burst."""
+        self.requests.heed(limits.rpm, now_ns, gained_part)
+        self.tokens.heed(limits.tpm, now_ns, gained_part)
 
     def standing(self, owner: str, limits: Limits, now_ns: int, wall_s: float) -> Standing:
         """How the owner stands under its limits at this moment. `owner`: as messages name it."""
         now = datetime.fromtimestamp(wall_s, UTC)
-        self.spent.turn(now)
         return Standing(
             owner=owner,
             limits=limits,
-            requests=self.requests.level(limits.rpm, now_ns),
-            tokens=self.tokens.level(limits.tpm, now_ns),
-            today=self.spent.today + self.reserved,
-            this_month=self.spent.this_month + self.reserved,
+            requests=self.requests.level(now_ns) + self.waiting,
+            tokens=self.tokens.level(now_ns) + self.reserved,
+            today=self.spent.today(now) + self.reserved,
+            this_month=self.spent.this_month(now) + self.reserved,
             day_left_s=seconds_left_of_day(now),
             month_left_s=seconds_left_of_month(now),
         )
 
     def reserve(self, tokens: int) -> None:
         """One more request, which may use so many tokens."""
-        self.requests.add(1)
-        self.tokens.add(tokens)
-        self.committed.add(tokens)
+        self.waiting += 1
         self.reserved += tokens
 
-    def settle(self, reserved: int, used: int, wall_s: float) -> None:
-        """The request ended: its reservation goes, what it used stays."""
+    def leave_queue(self, now_ns: int, *, refused: bool) -> None:
+        """The engine began with one that waited, or we refused it."""
+        self.waiting -= 1
+        if not refused:
+            self.requests.add(1, now_ns)
+
+    def settle(self, reserved: int, used: int, now_ns: int, wall_s: float) -> None:
+        """A request ended: its reservation goes, what it used stays."""
         self.reserved -= reserved
-        self.tokens.add(used - reserved)
-        self.committed.add(used - reserved)
-        self.spent.turn(datetime.fromtimestamp(wall_s, UTC))
-        self.spent.today += used
-        self.spent.this_month += used
+        self.tokens.add(used, now_ns)
+        self.last_minute.add(used, now_ns)
+        self.spent.add(used, datetime.fromtimestamp(wall_s, UTC))
 
 
 def blend(before: float, value: float) -> float:
@@ -130,3 +188,7 @@ def seconds_left_of_month(now: datetime) -> float:
     """Until the first of the next month (UTC)."""
     first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return ((first + timedelta(days=32)).replace(day=1) - now).total_seconds()
+
+
+def _first_of_month(now: datetime) -> date:
+    return now.date().replace(day=1)

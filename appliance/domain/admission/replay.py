@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from appliance.domain.access.principal import Limits
 from appliance.domain.admission.decisions import Occupancy, own_limit
-from appliance.domain.admission.meters import Account, Spent
+from appliance.domain.admission.meters import Account
 from appliance.telemetry.requests import RequestReport
 from engine.wire import TenantPolicy
 
@@ -37,8 +37,8 @@ def replay(
     """`reports` are one tenant's. `wall_s` is the wall clock at `now_ns`; `today` and `this_month` what it had used before them."""
     arrivals = sorted(reports, key=lambda report: report.received_ns)
     account, limits = Account(), Limits(policy.rpm, policy.tpm, policy.tokens_per_day, policy.tokens_per_month)
-    began = datetime.fromtimestamp(wall_s, UTC)
-    account.spent = Spent((began.year, began.month, began.day), today, this_month)
+    account.spent.raise_to(today, this_month, datetime.fromtimestamp(wall_s, UTC))
+    account.heed(limits, 0)
     ends: list[int] = []
     starts: list[int] = []
     refused: Counter[str] = Counter()
@@ -56,7 +56,8 @@ def replay(
             refused[reason] += 1
             continue
         account.reserve(tokens)
-        account.settle(tokens, tokens, wall_s - (now_ns - at_ns) / 1e9)
+        account.leave_queue(at_ns, refused=False)
+        account.settle(tokens, tokens, at_ns, wall_s - (now_ns - at_ns) / 1e9)
         heappush(ends, report.ended_ns)
         heappush(starts, report.scheduled_ns or report.ended_ns)
     return Replay(len(arrivals), refused)

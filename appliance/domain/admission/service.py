@@ -45,15 +45,18 @@ class Ticket:
 
     def start(self) -> None:
         """The engine began to work on it: it waits no more."""
-        if self._is_waiting:
-            self._is_waiting = False
-            self._admission.leave_queue(self.tenant_id)
+        self._leave_queue(refused=False)
 
     def close(self, used_tokens: int = 0, *, refused: bool = False) -> None:
-        """Settle the reservation to what was used. `refused`: by us, before anything was answered; it costs no request."""
-        self.start()
+        """Settle the reservation to what was used. `refused`: by us; a request that still waited costs none of `rpm` then."""
+        self._leave_queue(refused=refused)
         self._admission.note_request_s(self.tenant_id, self._entered_ns)
-        self._admission.release(self.tenant_id, self._accounts, self._tokens, used_tokens, refused=refused)
+        self._admission.release(self.tenant_id, self._accounts, self._tokens, used_tokens)
+
+    def _leave_queue(self, *, refused: bool) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._admission.leave_queue(self.tenant_id, self._accounts, refused=refused)
 
 
 class Admission:
@@ -98,7 +101,8 @@ class Admission:
 
     def spent_today(self, tenant_id: str) -> int:
         """Tokens a tenant has settled since midnight (UTC)."""
-        return self._tenants[tenant_id].spent.today if tenant_id in self._tenants else 0
+        now = datetime.fromtimestamp(self._wall_s(), UTC)
+        return self._tenants[tenant_id].spent.today(now) if tenant_id in self._tenants else 0
 
     def knows(self, tenant_id: str) -> bool:
         """Whether a request of it came since the start."""
@@ -116,17 +120,15 @@ class Admission:
         now = datetime.fromtimestamp(self._wall_s(), UTC)
         for account_of, spent in ((self._tenant_account, tenants), (self._key_account, keys)):
             for owner_id, (today, this_month) in spent.items():
-                known = account_of(owner_id).spent
-                known.turn(now)
-                known.today, known.this_month = max(known.today, today), max(known.this_month, this_month)
+                account_of(owner_id).spent.raise_to(today, this_month, now)
 
     def standings(self, principal: Principal) -> list[Standing]:
         """How the caller's tenant and key stand under their limits."""
         now_ns, wall_s = self._clock_ns(), self._wall_s()
         tenant, key = self._accounts_of(principal)
         limits = limits_of(principal.policy)
-        tenant.take_part(principal, limits, principal.policy.committed_tpm)
-        key.take_part(principal, principal.limits)
+        tenant.take_part(principal, limits, now_ns, principal.policy.committed_tpm)
+        key.take_part(principal, principal.limits, now_ns)
         return [
             tenant.standing(f"tenant {principal.tenant_id!r}", limits, now_ns, wall_s),
             key.standing(f"key {principal.key_id!r}", principal.limits, now_ns, wall_s),
@@ -198,19 +200,20 @@ class Admission:
             return Admit()
         policy, account, now_ns = principal.policy, self._tenant_account(principal.tenant_id), self._clock_ns()
         committed = policy.committed_tpm
-        in_contract = committed is not None and account.committed.level(committed, now_ns) + tokens <= committed
+        in_contract = committed is not None and account.last_minute.at(now_ns) + account.reserved + tokens <= committed
         return self._predictor.judge(policy, ask, account.uncached_ratio, in_contract=in_contract, now_s=now_ns / 1e9)
 
-    def leave_queue(self, tenant_id: str) -> None:
+    def leave_queue(self, tenant_id: str, accounts: Iterable[Account], *, refused: bool = False) -> None:
         _count_down(self._waiting, tenant_id)
-
-    def release(self, tenant_id: str, accounts: Iterable[Account], reserved: int, used: int, *, refused: bool) -> None:
-        _count_down(self._in_flight, tenant_id)
-        wall_s = self._wall_s()
+        now_ns = self._clock_ns()
         for account in accounts:
-            account.settle(reserved, used, wall_s)
-            if refused:
-                account.requests.add(-1)
+            account.leave_queue(now_ns, refused=refused)
+
+    def release(self, tenant_id: str, accounts: Iterable[Account], reserved: int, used: int) -> None:
+        _count_down(self._in_flight, tenant_id)
+        now_ns, wall_s = self._clock_ns(), self._wall_s()
+        for account in accounts:
+            account.settle(reserved, used, now_ns, wall_s)
 
     def _admit(self, principal: Principal, tokens: int, shadowed: str) -> Ticket:
         self._in_flight[principal.tenant_id] += 1
