@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from appliance.db.database import BUSY_TIMEOUT_MS
+from appliance.db.database import BUSY_TIMEOUT_MS, DAMAGED_ERRORS
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 POSTGRES_MAGIC = b"PGDMP"
 PROGRAM_TIMEOUT_S = 3_600.0
+LOGS = ("-wal", "-shm")
+"""Ends of the names of what SQLite puts beside a database."""
 
 
 class BackupError(Exception):
@@ -77,24 +79,29 @@ def check_backup(source: Path, url: str) -> None:
 def restored_sqlite(source: Path, url: str) -> Iterator[str]:
     """URL of a copy of the backup beside the database, which takes its place where the block ends well.
 
-    What the block finds wrong with the copy leaves the database as it was.
+    What the block finds wrong with the copy leaves the database as it was, and so does an end at any moment before the copy takes its
+    place: what a killed restore left lying is removed by the next one.
     """
     target = sqlite_path(url)
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = target.with_name(f".{target.name}.restoring")
+    _remove_sqlite(draft)
     try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         _copy_sqlite(source, draft)
         with contextlib.closing(sqlite3.connect(draft)) as copy:
             found = copy.execute("PRAGMA integrity_check").fetchone()[0]
         if found != "ok":
             raise BackupError(f"{source} is damaged: {found.partition(chr(10))[0]}")
         yield f"sqlite+aiosqlite:///{draft}"
-        for suffix in ("-wal", "-shm"):
-            target.with_name(target.name + suffix).unlink(missing_ok=True)
+        _fold_log(draft)
+        _sync(draft)
+        _fold_log_unless_damaged(target)
+        _remove_sqlite(target, LOGS)  # of a damaged one: SQLite would take them for the copy's
         draft.replace(target)
+        _sync(target.parent)
     finally:
-        for suffix in ("", "-wal", "-shm"):
-            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+        _remove_sqlite(draft)
 
 
 def postgres_backup_revision(source: Path) -> str | None:
@@ -126,6 +133,36 @@ def _copy_sqlite(source: Path, target: Path) -> None:
             copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
     except sqlite3.Error as error:
         raise BackupError(f"{source} can not be copied: {error}") from error
+
+
+def _fold_log(path: Path) -> None:
+    """Put what a database's log beside it holds into the file itself, after which there is no log. Raises `sqlite3.Error`."""
+    if path.exists():
+        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_MS / 1000)) as database:
+            database.execute("PRAGMA journal_mode=DELETE")
+
+
+def _fold_log_unless_damaged(path: Path) -> None:
+    """What a damaged database's log holds is given up: that is what backups are for. Raises `BackupError` where somebody has it open."""
+    try:
+        _fold_log(path)
+    except sqlite3.Error as error:
+        if not getattr(error, "sqlite_errorname", "").startswith(DAMAGED_ERRORS):
+            raise BackupError(f"{path} can not be replaced now ({error}): end what has it open") from error
+
+
+def _remove_sqlite(path: Path, suffixes: tuple[str, ...] = ("", *LOGS)) -> None:
+    for suffix in suffixes:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have a file or a folder on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _run(program: str, arguments: list[str], url: str = "", given: bytes = b"") -> bytes:

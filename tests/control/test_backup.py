@@ -2,12 +2,15 @@
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from appliance.data_lock import only_server_of, only_server_on
-from appliance.db.backup import is_sqlite, sqlite_path
+from appliance.db.backup import BackupError, is_sqlite, restored_sqlite, sqlite_path
 from appliance.db.base import Base
 from appliance.db.database import Database
 from appliance.db.revision import SchemaState, read_schema
@@ -84,6 +87,60 @@ def test_a_backup_does_not_replace_a_file_and_a_failed_one_leaves_none(
         failed = on("backup", str(tmp_path / "none"))
         assert failed.exit_code == 1 and "Traceback" not in failed.output
         assert not [path for path in tmp_path.iterdir() if "none" in path.name]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_restore_that_is_killed_as_it_replaces_the_database_loses_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, backup = tmp_path / "live.db", tmp_path / "backup"
+    url = f"sqlite+aiosqlite:///{database}"
+    backing = sqlite3.connect(backup)
+    backing.executescript("CREATE TABLE t (x)")
+    backing.close()
+    _leave_with_a_log(database)
+    (tmp_path / ".live.db.restoring-wal").write_text("of a restore that was killed")
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed), restored_sqlite(backup, url):
+        patch.setattr(Path, "replace", die)
+    with closing(sqlite3.connect(database)) as opened:
+        assert opened.execute("SELECT x FROM t").fetchall() == [(1,)]
+    with restored_sqlite(backup, url):
+        pass
+    with closing(sqlite3.connect(database)) as opened:
+        assert opened.execute("SELECT x FROM t").fetchall() == []
+    assert {path.name for path in tmp_path.iterdir()} == {"live.db", "backup"}
+    assert database.stat().st_mode & 0o077 == 0
+
+
+def test_a_database_that_somebody_has_open_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, backup = tmp_path / "live.db", tmp_path / "backup"
+    monkeypatch.setattr("appliance.db.backup.BUSY_TIMEOUT_MS", 20)
+    with closing(sqlite3.connect(backup)) as backing:
+        backing.executescript("CREATE TABLE t (x)")
+    with closing(sqlite3.connect(database, isolation_level=None)) as opened:
+        opened.executescript("PRAGMA journal_mode=WAL; CREATE TABLE t (x); INSERT INTO t VALUES (1)")
+        with pytest.raises(BackupError, match="open"), restored_sqlite(backup, f"sqlite+aiosqlite:///{database}"):
+            pass
+        assert opened.execute("SELECT x FROM t").fetchall() == [(1,)]
+    with closing(sqlite3.connect(database)) as again:
+        assert again.execute("SELECT x FROM t").fetchall() == [(1,)]
+
+
+def _leave_with_a_log(database: Path) -> None:
+    """A database whose server was killed: a committed row is in its log alone."""
+    code = (
+        "import os, sqlite3, sys\n"
+        "db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('PRAGMA journal_mode=WAL'); db.execute('CREATE TABLE t (x)'); db.execute('INSERT INTO t VALUES (1)')\n"
+        "os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(database)], check=True)
+    assert database.with_name(database.name + "-wal").stat().st_size > 0
 
 
 def test_a_backup_that_does_not_fit_is_refused_and_the_database_left_alone(on: Fairlane, settings: Settings, tmp_path: Path) -> None:
