@@ -160,10 +160,14 @@ def test_a_changed_limit_holds_from_the_next_request_on_and_leaves_running_ones_
     with serving(tmp_path, export) as served:
         lines = served.stream(100)
         next(lines)
-        overrides = {"overrides": {"tpm": 10, "max_context": 20, "max_concurrency": 1}}
-        assert httpx.patch(served.url + "/api/v1/tenants/default", json=overrides, headers=admin).status_code == 200
-        refused = httpx.post(served.url + "/generate", json={"prompt": "x"}, headers=HEADERS)
-        assert refused.status_code == 429 and refused.json()["error"]["reason"] == "concurrency"
+        for limit, reason in (
+            ({"max_concurrency": 1}, "concurrency"),
+            ({"tpm": 10}, "rate_tokens"),
+        ):  # the stream may still use more than 10
+            overrides = {"overrides": {"max_context": 20, **limit}}
+            assert httpx.patch(served.url + "/api/v1/tenants/default", json=overrides, headers=admin).status_code == 200
+            refused = httpx.post(served.url + "/generate", json={"prompt": "x"}, headers=HEADERS)
+            assert refused.status_code == 429 and refused.json()["error"]["reason"] == reason
         assert list(lines)[-2] == "data: [DONE]"
         event = httpx.get(served.url + "/api/v1/audit", headers=admin).json()["events"][0]
         assert event["action"] == "tenant.update" and event["request_id"].startswith("req_") and event["source"] == "127.0.0.1"
