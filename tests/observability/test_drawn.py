@@ -15,7 +15,7 @@ from appliance.dashboards.board import Board, read_boards
 from tests.appliance import require_service
 from tests.observability.conftest import MAY_BE_EMPTY, Run
 from tests.observability.traffic import NOISY
-from tests.ui.test_pages import AXE, RULES, SERIOUS
+from tests.ui.axe import barriers
 
 ADMIN = {"name": "watcher", "password": "a horse, a staple"}
 DRAWN_WITHIN_S = 60.0
@@ -65,13 +65,6 @@ def states(page: Page, board: Board) -> dict[str, str]:
     panels = page.locator(".chart-panel").evaluate_all("found => found.map(each => [each.dataset.id, each.dataset.state])")
     titles = {panel.panel_id: panel.title for panel in board.panels}
     return {titles[int(panel_id)]: state for panel_id, state in panels}
-
-
-def barriers(page: Page) -> list[str]:
-    """What axe-core finds serious."""
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("tags => axe.run(document, {runOnly: tags, resultTypes: ['violations']})", RULES)["violations"]
-    return [f"{each['id']}: {each['nodes'][0]['html'][:160]}" for each in found if each["impact"] in SERIOUS]
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.uid)
