@@ -13,7 +13,8 @@ import httpx
 from tests.appliance import Appliance
 
 FLAGS = ("--max-num-seqs", "8", "--max-model-len", "512", "--num-gpu-blocks-override", "40", "--device-hour-price", "2")
-"""Memory for one long sequence and a bit: more of them are preempted."""
+FLAGS += ("--preempt-every-steps", "40")
+"""Memory for one long sequence and a bit. Admission foresees what more of them would take, so preemptions are forced."""
 STRICT, NOISY, GONE = "strict", "noisy", "gone"
 
 
