@@ -60,7 +60,6 @@ class EngineLoop:
         self._overlap = overlap
         self._compiles_after_ready = compiles_after_ready
         self._sweeper = Sweeper()
-        self._last_done_ns = 0
 
     def run(self, early: Sequence[ToEngine] = ()) -> None:
         """Serve until `Shutdown`. `early` arrived before there was a loop, and counts first.
@@ -135,14 +134,11 @@ class EngineLoop:
 
     def _too_early_s(self, running: InFlight) -> float:
         """How long nothing is planned behind a step yet."""
-        return (self._scheduler.ahead_from_ns(self._began_ns(running)) - self._clock()) / 1e9
-
-    def _began_ns(self, step: InFlight) -> int:
-        return max(step.dispatched_ns, self._last_done_ns)
+        return (self._scheduler.ahead_from_ns(running.dispatched_ns) - self._clock()) / 1e9
 
     def _start_step(self, running: InFlight | None = None) -> InFlight | None:
         planned_ns = self._clock()
-        plan = self._scheduler.plan(planned_ns, running_since_ns=self._began_ns(running) if running is not None else None)
+        plan = self._scheduler.plan(planned_ns, running_dispatched_ns=running.dispatched_ns if running is not None else None)
         if plan is None:
             return None
         ticket = self._runner.dispatch(plan)
@@ -150,7 +146,7 @@ class EngineLoop:
 
     def _finish_step(self, step: InFlight) -> StepDone:
         result = self._runner.collect(step.ticket)
-        done_ns = self._last_done_ns = self._clock()
+        done_ns = self._clock()
         events = self._scheduler.commit(step.plan, result, done_ns)
         record = self._scheduler.record(
             step.plan, planned_ns=step.planned_ns, dispatched_ns=step.dispatched_ns, done_ns=done_ns, committed_ns=self._clock()

@@ -38,35 +38,40 @@ class Pace:
             step, predicted_s=self._model.predict_s(bucket, work) + moves_s, expected_s=self._model.expect_s(bucket, work) + moves_s
         )
 
-    def ahead_s(self, now_ns: int, running_since_ns: int | None) -> float:
-        """How long the steps in flight will take from now on, at most. The oldest began at `running_since_ns`."""
-        gone_s = 0.0 if running_since_ns is None else (now_ns - running_since_ns) / 1e9
+    def ahead_s(self, now_ns: int, dispatched_ns: int | None) -> float:
+        """How long the steps in flight will take from now on, at most. The oldest was dispatched at `dispatched_ns`."""
+        gone_s = 0.0 if dispatched_ns is None else (now_ns - self._began_ns(dispatched_ns)) / 1e9
         return max(0.0, sum(step.predicted_s for step in self.in_flight) - gone_s)
 
-    def ahead_from_ns(self, running_since_ns: int) -> int:
-        """From when on a step may be planned behind the one that runs since `running_since_ns`, where others may come: at once behind a
+    def ahead_from_ns(self, dispatched_ns: int) -> int:
+        """From when on a step may be planned behind the one dispatched at `dispatched_ns`, where others may come: at once behind a
         short one, and behind a long one shortly before it is expected to end. Their first tokens would have to wait for both."""
+        began_ns = self._began_ns(dispatched_ns)
         if self._model is None or not self._max_step_s or not self.in_flight:
-            return running_since_ns
+            return began_ns
         running = self.in_flight[-1]
         if running.predicted_s <= self._max_step_s / 2:
-            return running_since_ns
-        return running_since_ns + round(max(0.0, running.expected_s - HEAD_START_S) * 1e9)
+            return began_ns
+        return began_ns + round(max(0.0, running.expected_s - HEAD_START_S) * 1e9)
 
     def learn(self, step: PlannedStep, *, dispatched_ns: int, done_ns: int, ended_rows: int) -> None:
         """The step was collected; `ended_rows` left their slots since the step before."""
         self._note_drain(step, dispatched_ns, done_ns, ended_rows)
-        began_ns, self.last_done_ns = max(dispatched_ns, self.last_done_ns), done_ns
+        began_ns, self.last_done_ns = self._began_ns(dispatched_ns), done_ns
         if self._model is not None:
             self._model.observe(step.plan.bucket, work_of(step.plan), (done_ns - began_ns) / 1e9 - self._moves_s(step.plan))
 
     def _note_drain(self, step: PlannedStep, dispatched_ns: int, done_ns: int, ended_rows: int) -> None:
         """From the end of the step before where work was waiting then; the host's time belongs to it."""
-        began_ns = self.last_done_ns if self._last_step_left_work else max(dispatched_ns, self.last_done_ns)
+        began_ns = self.last_done_ns if self._last_step_left_work else self._began_ns(dispatched_ns)
         self.drain.note_idle((began_ns - self.last_done_ns) / 1e9 if self.last_done_ns else 0.0)
         prefill_tokens = sum(len(chunk.tokens) for chunk in step.plan.prefills)
         self.drain.note_step((done_ns - began_ns) / 1e9, prefill_tokens, ended_rows, step.waiting)
         self._last_step_left_work = step.waiting.prompts
+
+    def _began_ns(self, dispatched_ns: int) -> int:
+        """The device takes one step after another."""
+        return max(dispatched_ns, self.last_done_ns)
 
     def _moves_s(self, plan: StepPlan) -> float:
         """What swapping adds to a step."""

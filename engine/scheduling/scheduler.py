@@ -117,14 +117,14 @@ class Scheduler:
         """Keep the full pages of `tokens` for ever, once a sequence with this prompt has run; leading pages pinned."""
         return self._roster.memory.pin(salt, tokens)
 
-    def plan(self, now_ns: int, *, running_since_ns: int | None = None) -> StepPlan | None:
-        """The next step, or None when there is nothing to run before the steps in flight are committed. `running_since_ns`: when the
-        step in flight began."""
+    def plan(self, now_ns: int, *, running_dispatched_ns: int | None = None) -> StepPlan | None:
+        """The next step, or None when there is nothing to run before the steps in flight are committed. `running_dispatched_ns`:
+        of the step in flight."""
         self._preempt_if_forced()
         self._expire(now_ns)
         draft = self._planner.draft(
             now_ns,
-            ahead_s=self._pace.ahead_s(now_ns, running_since_ns),
+            ahead_s=self._pace.ahead_s(now_ns, running_dispatched_ns),
             lone_first=not self._last_step_was_lone,
             lone_possible=bool(self._lone),
         )
@@ -168,11 +168,11 @@ class Scheduler:
         self._check_if_idle()
         return events
 
-    def ahead_from_ns(self, running_since_ns: int) -> int:
+    def ahead_from_ns(self, running_dispatched_ns: int) -> int:
         """From when on a step may be planned while another runs (`Pace.ahead_from_ns`); at once where nobody else may come."""
         if not self._roster.queue.is_fair or not self.accounts.others_may_come:
-            return running_since_ns
-        return self._pace.ahead_from_ns(running_since_ns)
+            return running_dispatched_ns
+        return self._pace.ahead_from_ns(running_dispatched_ns)
 
     @property
     def _in_flight(self) -> deque[PlannedStep]:

@@ -73,8 +73,8 @@ class Peer:
 class LongSteps(Scheduler):
     """Every step is too long to plan behind it."""
 
-    def ahead_from_ns(self, running_since_ns: int) -> int:
-        return running_since_ns + 10**12
+    def ahead_from_ns(self, running_dispatched_ns: int) -> int:
+        return running_dispatched_ns + 10**12
 
 
 def make_loop(sock: socket.socket, *, overlap: bool, scheduler_type: type[Scheduler] = Scheduler) -> EngineLoop:

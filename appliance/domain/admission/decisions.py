@@ -87,12 +87,16 @@ def _queue_is_full(occupancy: Occupancy, max_queue_depth: int) -> bool:
 
 def _next_end_s(occupancy: Occupancy) -> float:
     """When one of the tenant's requests may end, if they are as long as those before and evenly spread."""
-    return max(RETRY_AFTER_S, occupancy.tenant_request_s / max(1, occupancy.tenant_in_flight))
+    return _places_free_s(1, occupancy.tenant_request_s, occupancy.tenant_in_flight)
 
 
 def _part_drained_s(depth: int, request_s: float, in_flight: int) -> float:
     """When a part of a full queue may be gone: one place would be taken before a client is back."""
-    return max(RETRY_AFTER_S, max(1, depth // KEPT_PART) * request_s / max(1, in_flight))
+    return _places_free_s(max(1, depth // KEPT_PART), request_s, in_flight)
+
+
+def _places_free_s(places: int, request_s: float, in_flight: int) -> float:
+    return max(RETRY_AFTER_S, places * request_s / max(1, in_flight))
 
 
 def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[Standing], tokens: int) -> Reject | None:
