@@ -4,12 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from appliance.telemetry import families as f
 from appliance.telemetry.engine_book import EngineBook
+from appliance.telemetry.histogram import Histogram
 from appliance.telemetry.loads import sum_of
 from appliance.telemetry.requests import histogram
 from engine.wire import LANES, ONLY_ENGINE, Load

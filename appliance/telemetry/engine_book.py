@@ -3,9 +3,8 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
-from prometheus_client import Histogram
-
 from appliance.telemetry import families as f
+from appliance.telemetry.histogram import Cells, Histogram
 from engine.wire import Load, Ready, StepRecord
 
 MAX_AWAITED = 4096
@@ -31,7 +30,7 @@ class EngineBook:
         self._clock_ns = clock_ns
         self._before_restart: Counter[str] = Counter()
         """Counters' values when earlier processes ended."""
-        self._step_children: dict[str, Histogram] = {}
+        self._step_children: dict[str, Cells] = {}
         self._submitted: deque[tuple[int, int]] = deque(maxlen=MAX_AWAITED)
         """Sequences that no report knows of yet, and when they were handed over."""
         self._last_done_ns = 0

@@ -1,9 +1,12 @@
 """Histograms over a fine grid of times, and what their newest minutes say."""
 
 import itertools
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+
+from prometheus_client.samples import Exemplar
+
+from appliance.telemetry.histogram import Cells
 
 FIRST_S, STEP_RATIO, NUM_BOUNDS = 0.004, 1.1, 86
 FINE_GRID_S = (0.001, 0.002, 0.003) + tuple(float(f"{FIRST_S * STEP_RATIO**index:.3g}") for index in range(NUM_BOUNDS)) + (20.0, 40.0, 80.0)
@@ -15,30 +18,25 @@ WINDOW_SLOTS = 30
 
 
 class FineHistogram:
-    """Counts by bucket of `FINE_GRID_S`, since the start and over the last five minutes. Bisection instead of prometheus-client's
-    walk over the bounds: it takes a value each token."""
+    """Counts by bucket since the start, which are `cells`, and over the last five minutes."""
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(FINE_GRID_S) + 1)
-        self.sum_s = 0.0
+    def __init__(self, cells: Cells) -> None:
+        self.cells = cells
         self._slots: deque[tuple[int, list[int]]] = deque(maxlen=WINDOW_SLOTS)
 
-    def observe(self, seconds: float, now_s: float) -> int:
-        """Count a time seen at `now_s` of a monotonic clock; the index of its bucket."""
-        index = bisect_left(FINE_GRID_S, seconds)
-        self.counts[index] += 1
-        self.sum_s += seconds
+    def observe(self, seconds: float, now_s: float, exemplar: Exemplar | None = None) -> None:
+        """Count a time seen at `now_s` of a monotonic clock."""
+        index = self.cells.observe(seconds, exemplar)
         slot = int(now_s // SLOT_S)
         if not self._slots or self._slots[-1][0] != slot:
-            self._slots.append((slot, [0] * len(self.counts)))
+            self._slots.append((slot, [0] * len(self.cells.counts)))
         self._slots[-1][1][index] += 1
-        return index
 
     def recent(self, now_s: float) -> list[int]:
         """Counts by bucket over the last five minutes."""
         oldest = int(now_s // SLOT_S) - WINDOW_SLOTS
         kept = [counts for slot, counts in self._slots if slot > oldest]
-        return [sum(column) for column in zip(*kept, strict=True)] if kept else [0] * len(self.counts)
+        return [sum(column) for column in zip(*kept, strict=True)] if kept else [0] * len(self.cells.counts)
 
 
 def quantile_s(counts: Sequence[int], q: float, bounds_s: Sequence[float] = FINE_GRID_S) -> float | None:

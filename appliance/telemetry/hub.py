@@ -62,7 +62,7 @@ class Telemetry:
         self._rebalanced_s = clock_s()
         self.tenants = TenantLabels(options.max_tenants)
         self.requests = RequestMetrics(registry, self.tenants)
-        self.lanes = LaneTimes()
+        self.lanes = LaneTimes(registry)
         self.device_time = DeviceTime(self.tenants.of)
         self.engine = EngineMetrics(registry, engines)
         self.slo = SloBook(registry, self.tenants, clock_s)
@@ -73,7 +73,7 @@ class Telemetry:
         for outcome in f.TRACE_OUTCOMES:
             self.traces.labels(outcome)
         self._registry = registry
-        for collector in (self.lanes, self.device_time, self.reviewer):
+        for collector in (self.device_time, self.reviewer):
             registry.register(collector)
         self.ledger = StepLedger()
         self.archive = RequestArchive()
@@ -88,7 +88,7 @@ class Telemetry:
         """What a step with next to no work takes: the least that an engine measured, as all have one model and device."""
         self._exposition = Exposition()
         self._rendering = threading.Lock()
-        of_tenants = (*self.requests.metrics, self.lanes, self.device_time, *self.slo.metrics, self.reviewer)
+        of_tenants = (*self.requests.metrics, *self.lanes.metrics, self.device_time, *self.slo.metrics, self.reviewer)
         for collector in (*of_tenants, *self.engine.metrics, *self.host.metrics, self.traces, self.accounting.mismatches):
             self._exposition.add(collector)
         if options.vllm_names:
@@ -135,10 +135,10 @@ class Telemetry:
 
     def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
         """Takes each gap (seconds) between two token events of an output."""
-        of_tenant, of_lane = self.requests.gap_observer(lane, tenant_id), self.lanes.observe_gap
+        of_tenant, of_lane = self.requests.gaps_of(lane, tenant_id), self.lanes.observe_gap
 
         def observe(seconds: float) -> None:
-            of_tenant(seconds)
+            of_tenant.observe(seconds)
             of_lane(lane, seconds)
 
         return observe

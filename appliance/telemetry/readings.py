@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from appliance.telemetry.exposition import Buckets, Client, Series, series_of
+from appliance.telemetry.histogram import Histogram
 
 BREATH_S = 0.001
 """Between two families, for the threads that serve requests: all of them at once would hold the interpreter lock."""
@@ -24,7 +25,7 @@ def read_slowly(collectors: Iterable[Client | Collector]) -> Iterator[Series]:
 
 
 def all_series(collector: Client | Collector) -> Iterator[Series]:
-    """The families of a metric of the client, or of any collector."""
+    """The families of a metric, or of any collector."""
     if isinstance(collector, Counter | Gauge | Histogram):
         yield series_of(collector)
     else:

@@ -1,12 +1,12 @@
 """Request families: one report a request, and the gaps between its tokens as they happen."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from appliance.telemetry import families as f
+from appliance.telemetry.histogram import Cells, Histogram
 from appliance.telemetry.tenant_labels import TenantLabels
 from appliance.telemetry.trace_context import TraceContext
 from engine.wire import ONLY_ENGINE
@@ -208,9 +208,9 @@ class RequestMetrics:
             for lane in f.LANES:
                 self._counters_of(lane, label)
 
-    def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
+    def gaps_of(self, lane: str, tenant_id: str) -> Cells:
         """Takes each gap (seconds) between two token events of an output."""
-        return self._times_of(lane, self._tenants.of(tenant_id)).inter_token.observe
+        return self._times_of(lane, self._tenants.of(tenant_id)).inter_token
 
     def observe(self, report: RequestReport) -> None:
         """Count a settled request. One whose key was refused has no tenant and is only logged."""
@@ -283,4 +283,6 @@ def gauge(registry: CollectorRegistry, family: f.Family) -> Gauge:
 
 def histogram(registry: CollectorRegistry, family: f.Family) -> Histogram:
     """A declared histogram in a registry."""
-    return Histogram(f"fairlane_{family.name}", family.help, family.labels, registry=registry, buckets=family.grid_s)
+    made = Histogram(family.full_name, family.help, family.labels, family.grid_s)
+    registry.register(made)
+    return made

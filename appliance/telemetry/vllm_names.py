@@ -5,13 +5,13 @@ Names and labels as of vLLM's V1 engine (its `/metrics` documentation). Tenants 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
-from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from appliance.telemetry.engine import EngineMetrics
+from appliance.telemetry.histogram import Histogram
 from appliance.telemetry.requests import RequestMetrics
 
 LABELS = ("model_name", "engine")
@@ -80,12 +80,9 @@ def _sums(metrics: Iterable[Metric], label: str) -> dict[str, float]:
 
 def _summed(name: str, histogram: Histogram, labels: tuple[str, ...]) -> HistogramMetricFamily:
     """All children of a histogram as one."""
-    samples: list[Sample] = [sample for metric in histogram.collect() for sample in metric.samples]
-    buckets: defaultdict[str, float] = defaultdict(float)
-    for sample in samples:
-        if sample.name.endswith("_bucket"):
-            buckets[sample.labels["le"]] += sample.value
+    found = [cells for _, cells in histogram.items()]
+    counts = [sum(column) for column in zip(*(cells.counts for cells in found), strict=True)] or [0] * len(histogram.bound_texts)
     family = HistogramMetricFamily(name, f"As {name.removeprefix('vllm:')} of vLLM.", labels=LABELS)
-    total = sum(sample.value for sample in samples if sample.name.endswith("_sum"))
-    family.add_metric(labels, list((buckets or {"+Inf": 0.0}).items()), total)
+    upto = list(zip(histogram.bound_texts, map(float, accumulate(counts)), strict=True))
+    family.add_metric(labels, upto, sum(cells.total for cells in found))
     return family

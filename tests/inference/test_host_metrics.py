@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-from bisect import bisect_left
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from appliance.telemetry.accounting import Accounting, Sum
 from appliance.telemetry.device_time import DeviceTime, shares_of
 from appliance.telemetry.families import TTFT_GRID_S
 from appliance.telemetry.grid import FINE_GRID_S, SLOT_S, WINDOW_SLOTS, FineHistogram, quantile_s
+from appliance.telemetry.histogram import Cells
 from appliance.telemetry.host import CardUse, HostMetrics, process_use
 from appliance.telemetry.lane_times import LaneTimes
 from engine.wire import StepRecord, WorkShare
@@ -33,10 +33,10 @@ def value(collected: object, name: str, **labels: str) -> float:
 def test_a_quantile_of_the_fine_grid_is_true_within_a_tenth(median_s: float, q: float) -> None:
     rng = random.Random(5)
     times = sorted(median_s * rng.uniform(0.9, 1.4) for _ in range(5000))
-    histogram = FineHistogram()
+    histogram = FineHistogram(Cells(FINE_GRID_S))
     for seconds in times:
         histogram.observe(seconds, 0.0)
-    assert quantile_s(histogram.counts, q) == pytest.approx(times[int(q * len(times))], rel=0.10)
+    assert quantile_s(histogram.cells.counts, q) == pytest.approx(times[int(q * len(times))], rel=0.10)
 
 
 @pytest.mark.parametrize("median_s", [0.005, 0.02, 0.1, 0.4, 2.0, 5.0])
@@ -45,39 +45,39 @@ def test_a_tenants_p99_is_true_within_three_tenths(median_s: float, spread: floa
     """Their grid is coarse: a tenant has one for each lane."""
     rng = random.Random(5)
     times = sorted(median_s * rng.lognormvariate(0.0, spread) for _ in range(5000))
-    counts = [0] * (len(TTFT_GRID_S) + 1)
+    cells = Cells(TTFT_GRID_S)
     for seconds in times:
-        counts[bisect_left(TTFT_GRID_S, seconds)] += 1
-    assert quantile_s(counts, 0.99, TTFT_GRID_S) == pytest.approx(times[int(0.99 * len(times))], rel=0.30)
+        cells.observe(seconds)
+    assert quantile_s(cells.counts, 0.99, TTFT_GRID_S) == pytest.approx(times[int(0.99 * len(times))], rel=0.30)
 
 
 @given(st.lists(st.floats(0.0041, 13), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_a_quantile_lies_in_the_bucket_of_its_rank(times: list[float], q: float) -> None:
-    histogram = FineHistogram()
+    histogram = FineHistogram(Cells(FINE_GRID_S))
     for seconds in times:
         histogram.observe(seconds, 0.0)
     exact = sorted(times)[math.ceil(len(times) * q) - 1]
-    found = quantile_s(histogram.counts, q)
+    found = quantile_s(histogram.cells.counts, q)
     assert found is not None and found / exact < 1.11 and exact / found < 1.11
 
 
 def test_no_values_have_no_quantile_and_what_is_beyond_the_grid_has_its_last_bound() -> None:
-    histogram = FineHistogram()
-    assert quantile_s(histogram.counts, 0.5) is None
+    histogram = FineHistogram(Cells(FINE_GRID_S))
+    assert quantile_s(histogram.cells.counts, 0.5) is None
     histogram.observe(1e6, 0.0)
-    assert quantile_s(histogram.counts, 0.5) == FINE_GRID_S[-1]
+    assert quantile_s(histogram.cells.counts, 0.5) == FINE_GRID_S[-1]
 
 
 def test_the_window_forgets_after_five_minutes_and_the_counts_do_not() -> None:
-    histogram = FineHistogram()
+    histogram = FineHistogram(Cells(FINE_GRID_S))
     histogram.observe(0.01, 3.0)
     histogram.observe(0.02, 3.0 + SLOT_S)
     assert [sum(histogram.recent(now_s)) for now_s in (3.0 + SLOT_S, WINDOW_SLOTS * SLOT_S, 1 + (WINDOW_SLOTS + 1) * SLOT_S)] == [2, 1, 0]
-    assert sum(histogram.counts) == 2
+    assert sum(histogram.cells.counts) == 2
 
 
 def test_lanes_show_recent_quantiles_and_the_slow_request_as_exemplar() -> None:
-    lanes = LaneTimes(clock_s=lambda: 100.0, wall_s=lambda: 5.0)
+    lanes = LaneTimes(CollectorRegistry(), clock_s=lambda: 100.0, wall_s=lambda: 5.0)
     lanes.bind("m", "none", "cpu")
     for _ in range(99):
         lanes.observe_ttft("fast", 0.05)
@@ -87,7 +87,7 @@ def test_lanes_show_recent_quantiles_and_the_slow_request_as_exemplar() -> None:
     assert lanes.ttft("fast").count == 100 and lanes.ttft("fast").p50 == pytest.approx(0.05, rel=0.1)
     assert lanes.ttft("fast").p999 == pytest.approx(3.0, rel=0.1) and lanes.ttft("batch").p99 is None
     assert lanes.inter_token("slow").count == 1
-    buckets = [sample for family in lanes.collect() for sample in family.samples if sample.exemplar]
+    buckets = [sample for histogram in lanes.metrics for family in histogram.collect() for sample in family.samples if sample.exemplar]
     assert [sample.exemplar.labels for sample in buckets if sample.exemplar] == [{"request_id": "req_slow"}]
 
 

@@ -10,10 +10,11 @@ import httpx
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from appliance.settings import Settings, SettingsError, load_settings
 from appliance.telemetry.explain.pieces import Piece, pieces_of
+from appliance.telemetry.histogram import Histogram
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.otlp import traces
 from appliance.telemetry.otlp.exporter import Exporter, exporter_of
@@ -259,7 +260,8 @@ def test_families_become_sums_gauges_and_histograms_with_the_same_numbers(reads_
     requests.labels("fast").inc(3)
     memory = Gauge("x_memory_bytes", "Memory.", registry=registry)
     memory.set(-2.5)
-    times = Histogram("x_wait_seconds", "Waits.", ["lane"], buckets=(0.1, 1.0), registry=registry)
+    times = Histogram("x_wait_seconds", "Waits.", ["lane"], (0.1, 1.0))
+    registry.register(times)
     for value in (0.05, 0.1, 0.5, 7.0):
         times.labels("slow").observe(value)
     made = [requests, memory, times, Counter("x_none", "Without series.", ["lane"], registry=registry)]
