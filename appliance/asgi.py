@@ -62,7 +62,7 @@ from appliance.runtime import Runtime, Watchers
 from appliance.settings import Settings, SettingsError, data_path, engine_config, replicas, sqlalchemy_url
 from appliance.supervisor import StartFailed, Supervisor
 from appliance.telemetry.flight.recorder import FlightRecorder, Sources
-from appliance.telemetry.hub import Telemetry, TelemetryOptions
+from appliance.telemetry.hub import LOOK_EVERY_S, Telemetry, TelemetryOptions
 from appliance.telemetry.otlp.exporter import Exporter, exporter_of
 from appliance.telemetry.sampler import Sampler
 from appliance.terminal import Terminal
@@ -80,8 +80,6 @@ RUN_FILE = "run.json"
 FLIGHT_FOLDER = "flight"
 SPOOL_FOLDER = "usage-spool"
 SWEEP_EVERY_S = 1.0
-LOOK_EVERY_S = 5.0
-"""Between looks of the telemetry at its sums and labels."""
 LAST_SEND_S = 2.0
 """What the collector gets to take the last traces."""
 SETTLE_S = 1.0

@@ -2,8 +2,8 @@
 
     python -m benchmarks.metrics_cost
 
-In this process, by the CPU time of the thread that does it, which is time of the interpreter lock. The appliance has no switch that
-turns metrics off, so "on or off" is the share of a core that they take under a load (`--requests-per-s`, `--tokens-per-s`).
+In this process, by the CPU time of the thread that does it, which is time of the interpreter lock (but for a last copy of a scrape's bytes,
+which lets go of it). From these follows the share of a core that metrics take under a load (`--requests-per-s`, `--tokens-per-s`).
 """
 
 import argparse
@@ -17,7 +17,7 @@ import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 
 from appliance.domain.lanes.decisions import LANES
-from appliance.telemetry.hub import Telemetry
+from appliance.telemetry.hub import LOOK_EVERY_S, Telemetry
 from appliance.telemetry.requests import Outcome, RequestReport
 from benchmarks.record import RESULTS, keep
 from benchmarks.scenarios import quantile
@@ -64,6 +64,8 @@ class Cost:
     """The gap before a token, in the tenant's histogram and the lane's."""
     step_us: float
     """A step's record, of eight rows, and load report."""
+    look_ms: float
+    """Labels, attainment, budgets and burn rates after every tenant was served, which is due every `LOOK_EVERY_S`; median."""
 
 
 def thread_ms(call: Callable[[], object]) -> float:
@@ -161,6 +163,7 @@ def measure(num_tenants: int, calls: int = 15) -> Cost:
     first_ms = thread_ms(served.scrape)
     busy_ms = median_ms(calls, served.scrape, before=served.serve)
     quiet_ms = median_ms(calls, served.scrape)
+    look_ms = median_ms(calls, telemetry.look, before=served.serve)
     client_ms = median_ms(3, lambda: generate_latest(served.registry))
     num_series = sum(not line.startswith(b"#") for line in telemetry.render().splitlines())
     tenants, rounds = served.tenants, range(max(1, 1000 // num_tenants))
@@ -177,6 +180,7 @@ def measure(num_tenants: int, calls: int = 15) -> Cost:
         settle_us=1e3 * settle_ms / requests,
         token_us=1e3 * token_ms / requests / (TOKENS_A_REQUEST - 1),
         step_us=_step_us(telemetry),
+        look_ms=look_ms,
     )
 
 
@@ -189,7 +193,7 @@ def _step_us(telemetry: Telemetry, steps: int = 500) -> float:
 def share_of_core(cost: Cost, *, requests_per_s: float, tokens_per_s: float, steps_per_s: float, scrape_every_s: float) -> float:
     """What part of one core all counting and rendering takes under a load."""
     counted_us = requests_per_s * cost.settle_us + tokens_per_s * cost.token_us + steps_per_s * cost.step_us
-    return counted_us / 1e6 + cost.busy_scrape_ms / 1e3 / scrape_every_s
+    return counted_us / 1e6 + cost.busy_scrape_ms / 1e3 / scrape_every_s + cost.look_ms / 1e3 / LOOK_EVERY_S
 
 
 def figures_of(cost: Cost, share: float) -> list[Figure]:
@@ -203,6 +207,7 @@ def figures_of(cost: Cost, share: float) -> list[Figure]:
         Figure("counting an ended request", cost.settle_us, "us"),
         Figure("counting a token", cost.token_us, "us"),
         Figure("counting a step", cost.step_us, "us"),
+        Figure("attainment, budgets and burn rates anew, on the event loop", cost.look_ms, "ms"),
         Figure("of one core under the load: throughput that metrics can cost", 100 * share, "%", bar=1),
     ]
 

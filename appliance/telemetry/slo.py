@@ -1,13 +1,11 @@
 """Service level objectives: each request is judged against its tenant's exact target, and counted.
 
-Judging is pure. Counters are for Prometheus' rules; the last three days by hour and the last hour by minute, kept here, tell
-attainment, budget and burn rate without Prometheus.
+Judging is pure. Counters are for Prometheus' rules; attainment, budget and burn rate are told without Prometheus from what
+`slo_track` keeps.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -15,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from appliance.telemetry import families as f
 from appliance.telemetry.requests import Outcome, RequestReport, counter, gauge
+from appliance.telemetry.slo_track import MINUTE_S, WINDOWS_S, Track
 from appliance.telemetry.tenant_labels import TenantLabels
 from engine.wire import TenantPolicy
 
@@ -22,9 +21,6 @@ type Slo = Literal["ttft", "tpot"]
 type Key = tuple[str, str, Slo]
 """Tenant, lane, SLO."""
 
-MINUTE_S, HOUR_S = 60, 3_600
-WINDOWS_S = {"5m": 300, "1h": 3_600, "6h": 21_600, "3d": 259_200}
-"""As the burn-rate alerts look back."""
 BUDGET_WINDOW = "3d"
 FIRST_LANE = "fast"
 """Where a request counts that was refused before a lane was proposed, for a tenant without a default lane."""
@@ -64,49 +60,6 @@ def _tpot_is_good(report: RequestReport, target_s: float) -> bool | None:
     return (report.last_token_ns - report.first_token_ns) / 1e9 / report.tokens_after_first <= target_s
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Good and bad in a span of time."""
-
-    index: int
-    good: int = 0
-    bad: int = 0
-
-
-@dataclass(slots=True)
-class _Track:
-    """One tenant, lane and SLO."""
-
-    target_s: float
-    objective: float
-    good: int = 0
-    bad: int = 0
-    minutes: deque[_Tally] = field(default_factory=lambda: deque(maxlen=WINDOWS_S["1h"] // MINUTE_S + 1))
-    hours: deque[_Tally] = field(default_factory=lambda: deque(maxlen=WINDOWS_S["3d"] // HOUR_S + 1))
-
-    def note(self, *, is_good: bool, now_s: float) -> None:
-        for tallies, width_s in ((self.minutes, MINUTE_S), (self.hours, HOUR_S)):
-            index = int(now_s // width_s)
-            if not tallies or tallies[-1].index != index:
-                tallies.append(_Tally(index))
-            tallies[-1].good += is_good
-            tallies[-1].bad += not is_good
-        self.good += is_good
-        self.bad += not is_good
-
-    def since(self, window_s: float, now_s: float) -> tuple[int, int]:
-        """Good and bad of a window that ends now, to the minute or the hour."""
-        tallies, width_s = (self.minutes, MINUTE_S) if window_s <= WINDOWS_S["1h"] else (self.hours, HOUR_S)
-        first = (now_s - window_s) // width_s
-        within = [tally for tally in tallies if tally.index > first]
-        return sum(tally.good for tally in within), sum(tally.bad for tally in within)
-
-    def burn(self, window_s: float, now_s: float) -> float:
-        """How many times as fast as allowed the budget is spent; 1 spends exactly all of it."""
-        good, bad = self.since(window_s, now_s)
-        return bad / (good + bad) / (1 - self.objective) if good + bad else 0.0
-
-
 class SloView(msgspec.Struct, frozen=True, kw_only=True):
     """One tenant, lane and SLO. Attainment and budget are those of the last three days, or since the start."""
 
@@ -128,6 +81,39 @@ class SloView(msgspec.Struct, frozen=True, kw_only=True):
     """By window: how many times as fast as allowed the budget is spent."""
 
 
+class _Shown:
+    """The series of one tenant, lane and SLO. They exist at 0 from here on; attainment and burn rate from the first request on."""
+
+    def __init__(self, book: "SloBook", labels: tuple[str, ...]) -> None:
+        for outcome in f.SLO_OUTCOMES:
+            book.outcomes.labels(*labels, outcome)
+        self._book = book
+        self._labels = labels
+        self._target = book.target.labels(*labels)
+        self._objective = book.objective.labels(*labels)
+        self._budget = book.budget.labels(*labels)
+        self._burn: Mapping[str, Gauge] = {}
+        self._state: tuple[float, ...] = ()
+
+    def follow(self, key: Key, track: Track, now_s: float) -> None:
+        """Show what is true now. Windows are told to the minute, so nothing is to be done before a request or the minute's end."""
+        has_requests = track.good + track.bad > 0
+        state = (track.target_s, track.objective, track.good, track.bad, now_s // MINUTE_S if has_requests else 0)
+        if state == self._state:
+            return
+        self._state = state
+        view = _view(key, track, now_s)
+        self._target.set(view.target_s)
+        self._objective.set(view.objective)
+        self._budget.set(view.budget_left)
+        if view.attainment is not None:
+            self._book.attainment.labels(*self._labels).set(view.attainment)
+        if has_requests and not self._burn:
+            self._burn = {window: self._book.burn.labels(*self._labels, window) for window in view.burn}
+        for window, child in self._burn.items():
+            child.set(view.burn[window])
+
+
 class SloBook:
     """Counts, by tenant, lane and SLO."""
 
@@ -136,7 +122,8 @@ class SloBook:
         self._clock_s = clock_s
         self._model = ("", "", "")
         self._policies: Mapping[str, TenantPolicy] = {}
-        self._tracks: dict[Key, _Track] = {}
+        self._shown: dict[Key, _Shown] = {}
+        self._tracks: dict[Key, Track] = {}
         self.outcomes = counter(registry, f.SLO_REQUESTS)
         self.target = gauge(registry, f.SLO_TARGET)
         self.objective = gauge(registry, f.SLO_OBJECTIVE)
@@ -152,6 +139,7 @@ class SloBook:
     def bind(self, model: str, quantization: str, gpu_type: str) -> None:
         """Name the model that serves from now on."""
         self._model = (model, quantization, gpu_type)
+        self._shown.clear()
         self.sync(self._policies)
 
     def sync(self, policies: Mapping[str, TenantPolicy]) -> None:
@@ -160,10 +148,11 @@ class SloBook:
         wanted = {key: target_s for policy in policies.values() for key, target_s in targets_of(policy)}
         for key in self._tracks.keys() - wanted.keys():
             del self._tracks[key]
+            self._shown.pop(key, None)
             self._remove({"tenant": key[0], "lane": key[1], "slo": key[2]})
         for key, target_s in wanted.items():
             objective = policies[key[0]].objective_of(key[1])
-            track = self._tracks.setdefault(key, _Track(target_s, objective))
+            track = self._tracks.setdefault(key, Track(target_s, objective))
             track.target_s, track.objective = target_s, objective
         self.show()
 
@@ -174,29 +163,21 @@ class SloBook:
         own, now_s = frozenset(self._labels.own), self._clock_s()
         for key, track in self._tracks.items():
             if key[0] in own:
-                self._show(_view(key, track, now_s))
+                shown = self._shown.get(key)
+                if shown is None:
+                    shown = self._shown[key] = _Shown(self, (key[1], key[0], *self._model, key[2]))
+                shown.follow(key, track, now_s)
 
     def forget(self, labels: Iterable[str]) -> None:
         """Drop the series of tenants that have no label any more."""
         for label in labels:
+            for key in [key for key in self._shown if key[0] == label]:
+                del self._shown[key]
             self._remove({"tenant": label})
 
     def _remove(self, labels: dict[str, str]) -> None:
         for metric in self.metrics:
             metric.remove_by_labels(labels)
-
-    def _show(self, view: SloView) -> None:
-        labels = (view.lane, view.tenant, *self._model, view.slo)
-        for outcome in f.SLO_OUTCOMES:
-            self.outcomes.labels(*labels, outcome)
-        self.target.labels(*labels).set(view.target_s)
-        self.objective.labels(*labels).set(view.objective)
-        self.budget.labels(*labels).set(view.budget_left)
-        if view.attainment is not None:
-            self.attainment.labels(*labels).set(view.attainment)
-        if view.good + view.bad:
-            for window, burn in view.burn.items():
-                self.burn.labels(*labels, window).set(burn)
 
     def note(self, report: RequestReport) -> dict[Slo, bool]:
         """Judge and count a settled request; whether it met each SLO it was counted for."""
@@ -233,7 +214,7 @@ def targets_of(policy: TenantPolicy) -> Iterator[tuple[Key, float]]:
                 yield (policy.tenant_id, lane, slo), target_s
 
 
-def _view(key: Key, track: _Track, now_s: float) -> SloView:
+def _view(key: Key, track: Track, now_s: float) -> SloView:
     good, bad = track.since(WINDOWS_S[BUDGET_WINDOW], now_s)
     burn = {window: round(track.burn(window_s, now_s), 3) for window, window_s in WINDOWS_S.items()}
     return SloView(

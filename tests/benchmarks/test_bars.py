@@ -111,9 +111,10 @@ def test_the_share_of_a_core_adds_counting_and_scrapes() -> None:
         settle_us=100,
         token_us=2,
         step_us=10,
+        look_ms=5,
     )
     share = share_of_core(cost, requests_per_s=10, tokens_per_s=1_000, steps_per_s=50, scrape_every_s=15)
-    assert round(share, 9) == 0.001 + 0.002 + 0.0005 + 0.002
+    assert round(share, 9) == 0.001 + 0.002 + 0.0005 + 0.002 + 0.001
 
 
 def test_what_is_added_is_the_median_of_the_rounds_differences() -> None:

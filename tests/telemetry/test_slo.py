@@ -102,6 +102,8 @@ def test_budget_and_burn_rate_follow_from_good_and_bad(book: SloBook, registry: 
     clock.now_s += 400
     view = next(view for view in book.views("quiet") if (view.lane, view.slo) == ("fast", "ttft"))
     assert (view.burn["5m"], view.burn["1h"], view.burn["3d"], view.good, view.bad) == (0, 0.5, 0.5, 19, 1)
+    book.show()
+    assert [value(registry, "slo_burn_rate", "ttft", window=window) for window in ("5m", "1h")] == [0, pytest.approx(0.5)]
     clock.now_s += 4 * 86_400
     assert book.views("quiet")[0].attainment is None
 
@@ -121,3 +123,5 @@ def test_series_go_with_the_target_and_with_the_tenant(book: SloBook, registry: 
     book.sync({})
     book.forget(["quiet"])
     assert not [sample for metric in registry.collect() for sample in metric.samples]
+    book.sync({"quiet": POLICY})
+    assert value(registry, "slo_requests_total", "ttft", outcome="good") == 0 and value(registry, "slo_budget_left_ratio", "ttft") == 1
