@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,9 +16,11 @@ from benchmarks.control_plane import Crowd, Round, figures_of
 from benchmarks.http_client import Answer, Client, Times, request_of
 from benchmarks.many_tenants import Reloads, prepare
 from benchmarks.metrics_cost import TOKENS_A_REQUEST, Cost, Served, share_of_core
+from benchmarks.metrics_on_off import Window, losses, turns
 from benchmarks.record import keep
 from benchmarks.refusals import LONGEST_RETURN_S, Measured, Return, ask_and_return
 from benchmarks.refusals import figures_of as refusal_figures
+from benchmarks.switched_server import COUNTING, LOOK_EVERY_S, Switch
 from benchmarks.tail.case import Figure
 
 
@@ -115,6 +118,26 @@ def test_the_share_of_a_core_adds_counting_and_scrapes() -> None:
     )
     share = share_of_core(cost, requests_per_s=10, tokens_per_s=1_000, steps_per_s=50, scrape_every_s=15)
     assert round(share, 9) == 0.001 + 0.002 + 0.0005 + 0.002 + 0.001
+
+
+def test_the_loss_is_that_of_windows_with_metrics_against_their_neighbours_without() -> None:
+    windows = [Window(is_on, 2.0, 198 if is_on else 200) for is_on in itertools.islice(turns(), 4)]
+    assert [window.is_on for window in windows] == [True, False, False, True]
+    assert [round(loss, 9) for loss in losses(windows)] == [0.01, 0.01]
+
+
+def test_the_switch_turns_counting_off_while_its_file_is_there(tmp_path: Path) -> None:
+    switch = Switch(tmp_path / "off")
+    counting = [(switch.around(getattr(owner, name), answer), answer) for owner, name, answer in COUNTING]
+    served = Served(1)
+    counted = switch.around(served.settle, "nothing")
+    counted("tenant-000", "fast")
+    (tmp_path / "off").touch()
+    switch.start()
+    while not switch.is_off:
+        time.sleep(LOOK_EVERY_S)
+    assert counted("tenant-000", "fast") == "nothing" and served.telemetry.requests.num_observed == 1
+    assert all(call() is answer for call, answer in counting)
 
 
 def test_what_is_added_is_the_median_of_the_rounds_differences() -> None:
