@@ -225,6 +225,7 @@ def test_forms_work_without_scripts(office: Office) -> None:
     page.goto(office.url("/ui/tenants/new"))
     page.fill("#slug", "plain")
     page.click("button:has-text('Create tenant')")
+    expect(page.get_by_role("status")).to_contain_text("Make a key")  # the form that is left has a #name, too
     page.fill("#name", "k")
     page.click("button:has-text('Create key')")
     expect(page.locator("#raw-key")).to_contain_text("fl-")
@@ -248,6 +249,7 @@ def test_a_search_narrows_the_list_while_one_types(office: Office) -> None:
         office.api("POST", "/tenants", slug=slug)
     page = office.open("/ui/tenants")
     page.locator("#search").press_sequentially("needle")
+    page.wait_for_url("**search=needle**")  # the list of a shorter word may have as many
     expect(page.locator("#list tbody tr")).to_have_count(2)
     page.get_by_role("link", name="name", exact=True).click()
     expect(page.locator("th[aria-sort]")).to_contain_text("name")
@@ -304,6 +306,7 @@ def test_an_owner_makes_a_token_and_a_backup(office: Office) -> None:
     assert len(list((office.appliance.data_dir / "backups").glob("*.backup"))) == 1
     page.select_option("#level", "debug")
     page.click("button:has-text('Set')")
+    expect(page.get_by_role("status")).to_contain_text("holds from the next line on")
     expect(page.locator("#level")).to_have_value("debug")
     page.click(f"tbody >> text={OWNER}")
     page.fill("#token-name", "deploys")
@@ -312,4 +315,5 @@ def test_an_owner_makes_a_token_and_a_backup(office: Office) -> None:
     answer = httpx.get(office.url("/api/v1/me"), headers={"Authorization": f"Bearer {token}"})
     assert answer.json()["actor"] == f"admin:{OWNER}"
     page.get_by_role("button", name="Revoke token deploys").click()
+    expect(page.get_by_role("status")).to_contain_text("refused from now on")
     assert httpx.get(office.url("/api/v1/me"), headers={"Authorization": f"Bearer {token}"}).status_code == 401
