@@ -1,5 +1,6 @@
 """The kernels that are compiled for cards that are not there: which shapes, and what is written down of each."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from engine.kernels.attention import AttentionShape, PrefillLayout
 from engine.kernels.kv_write import kv_write
 from engine.kernels.mosaic_decode import mosaic_decode, mosaic_decode_tiling
-from engine.kernels.mosaic_prefill import mosaic_prefill, mosaic_prefill_tiling
+from engine.kernels.mosaic_prefill import mosaic_prefill, mosaic_prefill_ring
 from engine.kernels.paged_cache import PagedCache
 from engine.kernels.paged_decode import paged_decode
 from engine.kernels.paged_prefill import paged_prefill
@@ -67,13 +68,14 @@ def triton_cases(target: str) -> Iterator[KernelCase]:
 
 
 def mosaic_cases(target: str) -> Iterator[KernelCase]:
-    """On Hopper, bf16, with pages of 16 and of 64."""
+    """On Hopper, with pages of 16 and of 64."""
     if target != "h200":
         return
     for heads in ("mha-128", "llama-3-8b", "llama-3-70b", "group-16", "llama-3.2-1b", "gemma-2"):
-        for page_tokens in (16, 64):
-            for kernel in ("decode", "verify", "prefill"):
-                yield KernelCase(kernel=kernel, heads=heads, kv_dtype="bfloat16", target=target, backend="mosaic", page_tokens=page_tokens)
+        for page_tokens, kv_dtype, kernel in itertools.product((16, 64), ("bfloat16", "int8"), ("decode", "verify", "prefill")):
+            case = KernelCase(kernel=kernel, heads=heads, kv_dtype=kv_dtype, target=target, backend="mosaic", page_tokens=page_tokens)
+            if PallasMosaicBackend(CARDS[target].capability).supports(attention_shape(heads, page_tokens), kv_dtype):
+                yield case
 
 
 def attention_shape(heads: str, page_tokens: int) -> AttentionShape:
@@ -111,7 +113,7 @@ def _program(case: KernelCase, shape: AttentionShape, cache: PagedCache) -> tupl
         queries = 1 if kernel == "decode" else min(8, most)
         q = _array(jnp.bfloat16, BATCH, queries, shape.num_heads, shape.head_dim)
         if is_mosaic:
-            function = partial(mosaic_decode, shape, tiling=mosaic_decode_tiling(shape, TABLE_PAGES, queries))
+            function = partial(mosaic_decode, shape, tiling=mosaic_decode_tiling(shape, TABLE_PAGES, kv_bytes, queries))
         else:
             function = partial(paged_decode, shape, tiling=decode_tiling(shape, TABLE_PAGES, kv_bytes, queries))
         return function, (q, _array(jnp.int32, BATCH, TABLE_PAGES), _array(jnp.int32, BATCH))
@@ -120,7 +122,7 @@ def _program(case: KernelCase, shape: AttentionShape, cache: PagedCache) -> tupl
         layout = PrefillLayout(_array(jnp.int32, CHUNKS, TABLE_PAGES), _array(jnp.int32, CHUNK_ROWS // 16), per_chunk, per_chunk, per_chunk)
         q = _array(jnp.bfloat16, CHUNK_ROWS, shape.num_heads, shape.head_dim)
         if is_mosaic:
-            return partial(mosaic_prefill, shape, tiling=mosaic_prefill_tiling(shape)), (q, layout)
+            return partial(mosaic_prefill, shape, ring=mosaic_prefill_ring(shape, kv_bytes)), (q, layout)
         return partial(paged_prefill, shape, tiling=prefill_tiling(shape, kv_bytes, CARDS[case.target].capability)), (q, layout)
     rows = _array(jnp.bfloat16, CHUNK_ROWS, shape.num_kv_heads, shape.head_dim)
     return kv_write, (rows, rows, _array(jnp.int32, CHUNK_ROWS))

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from engine.kernels.attention import AttentionShape
-from engine.kernels.mosaic_blocks import KvStages, kv_stages, produce, product, swizzled
+from engine.kernels.mosaic_blocks import KvStages, Ring, Source, block_scales, kv_stages, produce, product, swizzled
 from engine.kernels.paged_cache import PagedCache
 from engine.kernels.paged_decode import first_token, split_tokens
 from engine.kernels.tiling import TARGET_PROGRAMS
@@ -28,23 +28,23 @@ COMPUTE, PRODUCER = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MosaicDecodeTiling:
-    """`rows`: query tokens x heads of a group, padded to 8; `stages` of K and of V in flight."""
+    """`rows`: query tokens x heads of a group, padded to 8."""
 
     rows: int
-    block_tokens: int
     splits: int
-    stages: int
+    ring: Ring
 
 
-def mosaic_decode_tiling(shape: AttentionShape, table_pages: int, query_tokens: int = 1) -> MosaicDecodeTiling:
-    """At most 64 rows: 128 spill. Three stages of 64 tokens leave room for two programs a core; a head dim of 256 for two stages."""
+def mosaic_decode_tiling(shape: AttentionShape, table_pages: int, kv_bytes: int, query_tokens: int = 1) -> MosaicDecodeTiling:
+    """At most 64 rows: 128 spill. Three stages of 64 tokens, or of 8-bit KV two and two, leave room for two programs a core;
+    a head dim of 256 for two stages."""
     block = 64
     longest = max(1, table_pages * shape.page_size // (4 * block))
+    stages = 3 if shape.head_dim <= 128 and kv_bytes > 1 else 2
     return MosaicDecodeTiling(
         rows=-(-query_tokens * shape.num_heads // shape.num_kv_heads // 8) * 8,
-        block_tokens=block,
         splits=min(32, -(-TARGET_PROGRAMS // shape.num_kv_heads), longest),
-        stages=3 if shape.head_dim <= 128 else 2,
+        ring=Ring(block_tokens=block, stages=stages, narrow_stages=2),
     )
 
 
@@ -76,7 +76,8 @@ def mosaic_decode(
     """
     batch, queries, _, head_dim = q.shape
     num_kv, group = shape.num_kv_heads, shape.num_heads // shape.num_kv_heads
-    tokens = split_tokens(shape, lengths, queries, tiling.block_tokens, tiling.splits)
+    block = tiling.ring.block_tokens
+    tokens = split_tokens(shape, lengths, queries, block, tiling.splits)
     grouped = q.reshape(batch, queries, num_kv, group, head_dim).transpose(0, 2, 1, 3, 4).reshape(batch, num_kv, queries * group, head_dim)
     padded = jnp.pad(grouped, ((0, 0), (0, 0), (0, tiling.rows - queries * group), (0, 0)))
     per_split = (batch, num_kv, tiling.splits)
@@ -89,10 +90,10 @@ def mosaic_decode(
         scratch_types=[
             _Buffers(
                 q=swizzled(tiling.rows, head_dim),
-                p=swizzled(tiling.rows, tiling.block_tokens),
+                p=swizzled(tiling.rows, block),
                 lse=plgpu.SMEM((tiling.rows,), jnp.float32),
                 q_loaded=plgpu.Barrier(),
-                kv=kv_stages(tiling.stages, tiling.block_tokens, head_dim, shape.page_size, readers=1),
+                kv=kv_stages(tiling.ring, cache, readers=1),
             )
         ],
         kernel_name="mosaic_decode",
@@ -102,16 +103,15 @@ def mosaic_decode(
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=interpret,
-    )(padded, cache.k, cache.v, tables, lengths, tokens)
-    used = pl.cdiv(lengths - first_token(shape, lengths, queries, tiling.block_tokens), tokens[0])
+    )(padded, cache, tables, lengths, tokens)
+    used = pl.cdiv(lengths - first_token(shape, lengths, queries, block), tokens[0])
     merged = _merge(partial, lse, used)[..., : queries * group]  # [B, K, D, rows]
     return merged.reshape(batch, num_kv, head_dim, queries, group).transpose(0, 3, 1, 4, 2).reshape(q.shape).astype(q.dtype)
 
 
 def _decode_kernel(
     q_ref: Any,  # [B, K, rows, D]
-    k_ref: Any,  # [P, S, K, D]
-    v_ref: Any,  # [P, S, K, D]
+    cache: Any,  # PagedCache of refs
     tables_ref: Any,  # i32 [B, M]
     lengths_ref: Any,  # i32 [B]
     split_tokens_ref: Any,  # i32 [1]
@@ -125,7 +125,7 @@ def _decode_kernel(
     plain_dot: bool,
 ) -> None:
     sequence, kv_head, split = jax.lax.axis_index("sequence"), jax.lax.axis_index("kv_head"), jax.lax.axis_index("split")
-    length, block = lengths_ref[sequence], tiling.block_tokens
+    length, block = lengths_ref[sequence], tiling.ring.block_tokens
     start = first_token(shape, length, queries, block) + split * split_tokens_ref[0]
     stop = jnp.minimum(start + split_tokens_ref[0], length)
     num_blocks = pl.cdiv(jnp.maximum(stop - start, 0), block)
@@ -136,7 +136,7 @@ def _decode_kernel(
         def page_of(token: jax.Array) -> jax.Array:
             return tables_ref[sequence, jnp.minimum(token, length - 1) // shape.page_size]
 
-        produce(k_ref, v_ref, buffers.kv, kv_head, start, num_blocks, page_of)
+        produce(Source(cache, kv_head, start, num_blocks, page_of), buffers.kv)
 
     @pl.when((warpgroup == COMPUTE) & (num_blocks > 0))
     def _() -> None:
@@ -150,7 +150,7 @@ def _decode_kernel(
             visible = (token <= position) & (token < stop)
             if shape.sliding_window is not None:
                 visible &= token > position - shape.sliding_window
-            return _attend_block(shape, buffers, jax.lax.rem(index, jnp.int32(tiling.stages)), visible, state, plain_dot)
+            return _attend_block(shape, buffers, index, visible, state, plain_dot)
 
         head_dim = shape.head_dim
         fresh = jnp.zeros((head_dim, tiling.rows), jnp.float32), jnp.full((tiling.rows,), MASKED, jnp.float32), jnp.zeros((tiling.rows,))
@@ -166,21 +166,27 @@ def _decode_kernel(
 def _attend_block(
     shape: AttentionShape,
     buffers: _Buffers,
-    slot: jax.Array,
+    index: jax.Array,
     visible: jax.Array,
     state: tuple[jax.Array, jax.Array, jax.Array],
     plain_dot: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One step of flash attention, transposed: state is acc [D, rows], peak [rows], total [rows]."""
     acc, peak, total = state
+    slot = jax.lax.rem(index, jnp.int32(buffers.kv.k.shape[0]))
     plgpu.barrier_wait(buffers.kv.k_loaded.at[slot])
+    scales = block_scales(buffers.kv, index, 1)
     scores = product(buffers.kv.k.at[slot], buffers.q.transpose((1, 0)), visible.shape, plain_dot)
     plgpu.barrier_arrive(buffers.kv.k_consumed.at[slot])
+    if scales is not None:
+        scores *= jax.lax.broadcast_in_dim(scales[0], scores.shape, [0])
     scores = jnp.where(visible, base_2_scores(shape, scores), MASKED)
     new_peak = jnp.maximum(peak, scores.max(axis=0))
     shrink = jnp.exp2(peak - new_peak)
     weights = jnp.exp2(scores - jax.lax.broadcast_in_dim(new_peak, scores.shape, [1]))
     total = total * shrink + weights.sum(axis=0)
+    if scales is not None:
+        weights *= jax.lax.broadcast_in_dim(scales[1], weights.shape, [0])
     buffers.p.transpose((1, 0))[...] = weights.astype(buffers.p.dtype)
     plgpu.commit_smem()
     plgpu.barrier_wait(buffers.kv.v_loaded.at[slot])

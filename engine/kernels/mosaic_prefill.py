@@ -6,7 +6,6 @@ Twin: `engine.kernels.reference.prefill`.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from engine.kernels.attention import AttentionShape, PrefillLayout
-from engine.kernels.mosaic_blocks import KvStages, kv_stages, produce, product, swizzled
+from engine.kernels.mosaic_blocks import KvStages, Ring, Source, block_scales, kv_stages, produce, product, swizzled
 from engine.kernels.paged_cache import PagedCache
 from engine.kernels.paged_prefill import tile_map
 from engine.kernels.triton_blocks import MASKED, base_2_scores
@@ -29,16 +28,11 @@ STORE_ROWS = 8
 """Rows of one store: the swizzle's period, so that a tile's end can be stored without the next chunk's rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MosaicPrefillTiling:
-    """Blocks of K and V, and how many of each are in flight."""
-
-    block_tokens: int
-    stages: int
-
-
-def mosaic_prefill_tiling(shape: AttentionShape) -> MosaicPrefillTiling:
-    return MosaicPrefillTiling(block_tokens=128 if shape.head_dim <= 128 else 64, stages=2)
+def mosaic_prefill_ring(shape: AttentionShape, kv_bytes: int) -> Ring:
+    """What shared memory holds beside 128 rows of queries."""
+    if kv_bytes == 1:
+        return Ring(block_tokens=64, stages=3, narrow_stages=2)
+    return Ring(block_tokens=128 if shape.head_dim <= 128 else 64, stages=2)
 
 
 class _Buffers(NamedTuple):
@@ -62,14 +56,14 @@ class _Tile(NamedTuple):
     rows: Any  # that belong to the chunk; 0: nothing to do
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "tiling", "plain_dot", "interpret"))
+@functools.partial(jax.jit, static_argnames=("shape", "ring", "plain_dot", "interpret"))
 def mosaic_prefill(
     shape: AttentionShape,
     cache: PagedCache,
     q: jax.Array,
     layout: PrefillLayout,
     *,
-    tiling: MosaicPrefillTiling,
+    ring: Ring,
     plain_dot: bool = False,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
@@ -83,14 +77,14 @@ def mosaic_prefill(
     packed = q.reshape(num_rows, num_kv, group, head_dim).transpose(1, 0, 2, 3).reshape(num_kv, num_rows * group, head_dim)
     packed = jnp.pad(packed, ((0, 0), (0, TILE_ROWS), (0, 0)))  # a chunk's last tile may reach beyond the end
     out = plgpu.kernel(
-        functools.partial(_prefill_kernel, shape=shape, tiling=tiling, plain_dot=plain_dot, in_registers=interpret is None),
+        functools.partial(_prefill_kernel, shape=shape, ring=ring, plain_dot=plain_dot, in_registers=interpret is None),
         out_type=jax.ShapeDtypeStruct(packed.shape, q.dtype),
         scratch_types=[
             _Buffers(
                 q=swizzled(COMPUTE_WARPGROUPS, ROWS, head_dim),
-                p=None if interpret is None else swizzled(COMPUTE_WARPGROUPS, ROWS, tiling.block_tokens),
+                p=None if interpret is None else swizzled(COMPUTE_WARPGROUPS, ROWS, ring.block_tokens),
                 q_loaded=plgpu.Barrier(num_barriers=COMPUTE_WARPGROUPS),
-                kv=kv_stages(tiling.stages, tiling.block_tokens, head_dim, shape.page_size, readers=COMPUTE_WARPGROUPS),
+                kv=kv_stages(ring, cache, readers=COMPUTE_WARPGROUPS),
             )
         ],
         kernel_name="mosaic_prefill",
@@ -100,7 +94,7 @@ def mosaic_prefill(
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=interpret,
-    )(packed, cache.k, cache.v, layout.tables, *tiles, layout.row_start, layout.chunk_tokens, layout.context_tokens)
+    )(packed, cache, layout.tables, *tiles, layout.row_start, layout.chunk_tokens, layout.context_tokens)
     out = out[:, : num_rows * group].reshape(num_kv, num_rows, group, head_dim).transpose(1, 0, 2, 3).reshape(q.shape)
     offset = jnp.arange(num_rows)[:, None] - layout.row_start[None, :]
     written = ((offset >= 0) & (offset < layout.chunk_tokens[None, :])).any(axis=1)
@@ -126,8 +120,7 @@ def _tile(shape: AttentionShape, block: int, first_token: Any, row_start: Any, c
 
 def _prefill_kernel(
     q_ref: Any,  # [K, T * G + 128, D]
-    k_ref: Any,  # [P, S, K, D]
-    v_ref: Any,  # [P, S, K, D]
+    cache: Any,  # PagedCache of refs
     tables_ref: Any,  # i32 [N, M]
     tile_sequence_ref: Any,  # i32 [tiles]
     tile_first_ref: Any,  # i32 [tiles]
@@ -138,7 +131,7 @@ def _prefill_kernel(
     buffers: _Buffers,
     *,
     shape: AttentionShape,
-    tiling: MosaicPrefillTiling,
+    ring: Ring,
     plain_dot: bool,
     in_registers: bool,
 ) -> None:
@@ -148,25 +141,25 @@ def _prefill_kernel(
     @pl.when(sequence >= 0)
     def _() -> None:
         facts = (ref[sequence] for ref in (row_start_ref, chunk_tokens_ref, context_tokens_ref))
-        tile = _tile(shape, tiling.block_tokens, tile_first_ref[number], *facts)
+        tile = _tile(shape, ring.block_tokens, tile_first_ref[number], *facts)
 
         @pl.when(warpgroup == PRODUCER)
         def _() -> None:
-            plgpu.set_max_registers(40, action="decrease")
+            plgpu.set_max_registers(_registers(cache)[0], action="decrease")
 
             def page_of(token: jax.Array) -> jax.Array:
                 return tables_ref[sequence, jnp.minimum(token, tile.stop - 1) // shape.page_size]
 
-            produce(k_ref, v_ref, buffers.kv, kv_head, tile.begin * tiling.block_tokens, tile.end - tile.begin, page_of)
+            produce(Source(cache, kv_head, tile.begin * ring.block_tokens, tile.end - tile.begin, page_of), buffers.kv)
 
         @pl.when(warpgroup < COMPUTE_WARPGROUPS)
         def _() -> None:
-            plgpu.set_max_registers(232, action="increase")
+            plgpu.set_max_registers(_registers(cache)[1], action="increase")
             own = buffers._replace(q=buffers.q.at[warpgroup], p=None if in_registers else buffers.p.at[warpgroup])
             rows = pl.ds(pl.multiple_of(tile.first_row + warpgroup * ROWS, STORE_ROWS), ROWS)
             plgpu.copy_gmem_to_smem(q_ref.at[kv_head, rows], own.q, buffers.q_loaded.at[warpgroup])
             plgpu.barrier_wait(buffers.q_loaded.at[warpgroup])
-            own.q[...] = _attend(shape, tiling, own, tile, warpgroup, plain_dot).astype(own.q.dtype)
+            own.q[...] = _attend(shape, ring, own, tile, warpgroup, plain_dot).astype(own.q.dtype)
             plgpu.commit_smem()
             for start in range(0, ROWS, STORE_ROWS):
 
@@ -178,16 +171,24 @@ def _prefill_kernel(
             plgpu.wait_smem_to_gmem(0)
 
 
-def _attend(shape: AttentionShape, tiling: MosaicPrefillTiling, own: _Buffers, tile: _Tile, warpgroup: Any, plain_dot: bool) -> jax.Array:
+def _registers(cache: Any) -> tuple[int, int]:
+    """A thread of the producer and of a compute warpgroup, 504 in all; one that widens 8-bit pages needs more than one that copies."""
+    return (40, 232) if cache.k_scale is None else (104, 200)
+
+
+def _attend(shape: AttentionShape, ring: Ring, own: _Buffers, tile: _Tile, warpgroup: Any, plain_dot: bool) -> jax.Array:
     """One warpgroup's answer, f32 [64, D]."""
-    block, group = tiling.block_tokens, shape.num_heads // shape.num_kv_heads
+    block, group = ring.block_tokens, shape.num_heads // shape.num_kv_heads
 
     def step(masked: bool, index: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         acc, peak, total = state
-        slot = jax.lax.rem(index - tile.begin, jnp.int32(tiling.stages))
+        slot = jax.lax.rem(index - tile.begin, jnp.int32(ring.stages))
         plgpu.barrier_wait(own.kv.k_loaded.at[slot])
+        scales = block_scales(own.kv, index - tile.begin, 0)
         scores = product(own.q, own.kv.k.at[slot].transpose((1, 0)), (ROWS, block), plain_dot)
         plgpu.barrier_arrive(own.kv.k_consumed.at[slot])
+        if scales is not None:
+            scores *= jax.lax.broadcast_in_dim(scales[0], scores.shape, [1])
         scores = base_2_scores(shape, scores)
         if masked:
             row = warpgroup * ROWS + jax.lax.broadcasted_iota(jnp.int32, (ROWS, block), 0)
@@ -201,6 +202,8 @@ def _attend(shape: AttentionShape, tiling: MosaicPrefillTiling, own: _Buffers, t
         shrink = jnp.exp2(peak - new_peak)
         weights = jnp.exp2(scores - jax.lax.broadcast_in_dim(new_peak, scores.shape, [0]))
         total = total * shrink + weights.sum(axis=1)
+        if scales is not None:
+            weights *= jax.lax.broadcast_in_dim(scales[1], weights.shape, [1])
         acc *= jax.lax.broadcast_in_dim(shrink, acc.shape, [0])
         acc = _add_values(own, slot, weights.astype(jnp.bfloat16), acc, plain_dot)
         plgpu.barrier_arrive(own.kv.v_consumed.at[slot])

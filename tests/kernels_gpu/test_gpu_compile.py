@@ -11,7 +11,7 @@ from tools.gpu_compile_table import MAX_SPILL_BYTES, complaints, read_table
 from tools.gpu_compile_target import CARDS
 
 COMPILER_PYTHON = Path(os.environ.get("FAIRLANE_GPU_COMPILE_PYTHON", ".venv-gpu/bin/python"))
-CHECKED = "(triton/(decode|prefill|write)/llama-3-8b/(bfloat16|int8)|mosaic/(decode|prefill)/llama-3-8b/bfloat16)/page16"
+CHECKED = "(triton/(decode|prefill|write)/llama-3-8b/(bfloat16|int8)|mosaic/(decode|prefill)/llama-3-8b/(bfloat16|int8))/page16"
 
 GOOD = {
     "name": "triton/decode/llama-3-8b/bfloat16/page16",
