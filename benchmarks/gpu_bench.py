@@ -35,7 +35,6 @@ from engine.scheduling.plan import Bucket, DecodeRow, PrefillChunk, StepPlan
 from tests.kernels_gpu.paged import (
     TOLERANCE,
     Chunk,
-    decode_twin,
     layout_of,
     plain_pages,
     query_dtype,
@@ -104,7 +103,7 @@ def _decode_error(backend: AttentionBackend, shape: AttentionShape, kv_dtype: st
     lengths = np.asarray([640, 321, 64, 17, 1, 0], np.int32)
     q = jnp.asarray(rng.normal(size=(6, shape.num_heads, shape.head_dim)), query_dtype(kv_dtype))
     got = jax.jit(partial(backend.decode, shape))(cache, q, jnp.asarray(tables), jnp.asarray(lengths))
-    return relative_error(got, decode_twin(shape, cache, np.asarray(q, np.float32)[:, None], tables, lengths)[:, 0])
+    return relative_error(got, reference.decode(shape, *plain_pages(cache), np.asarray(q, np.float32), tables, lengths))
 
 
 def _prefill_error(backend: AttentionBackend, shape: AttentionShape, kv_dtype: str) -> float:

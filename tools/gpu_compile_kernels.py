@@ -9,16 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from engine.kernels.attention import AttentionShape, PrefillLayout
+from engine.kernels.attention import MAX_QUERY_TOKENS, AttentionShape, PrefillLayout
 from engine.kernels.kv_write import kv_write
-from engine.kernels.mosaic_decode import mosaic_decode, mosaic_decode_tiling
+from engine.kernels.mosaic_decode import mosaic_decode, mosaic_decode_tiling, mosaic_max_query_tokens
 from engine.kernels.mosaic_prefill import mosaic_prefill, mosaic_prefill_ring
 from engine.kernels.paged_cache import PagedCache
 from engine.kernels.paged_decode import paged_decode
 from engine.kernels.paged_prefill import paged_prefill
 from engine.kernels.pallas_mosaic import PallasMosaicBackend
 from engine.kernels.pallas_triton import PallasTritonBackend
-from engine.kernels.tiling import decode_tiling, prefill_tiling
+from engine.kernels.tiling import decode_tiling, max_query_tokens, prefill_tiling
 from tools.gpu_compile_target import CARDS, Compiled, KernelStats, Target
 
 NUM_PAGES, BATCH, TABLE_PAGES, CHUNK_ROWS, CHUNKS = 1_024, 16, 512, 512, 8
@@ -108,9 +108,7 @@ def _program(case: KernelCase, shape: AttentionShape, cache: PagedCache) -> tupl
     """The function and what it takes behind the cache."""
     kernel, kv_bytes, is_mosaic = case.kernel, cache.k.dtype.itemsize, case.backend == "mosaic"
     if kernel in ("decode", "verify"):
-        group = shape.num_heads // shape.num_kv_heads
-        most = 64 // group if is_mosaic else 64 * 256 // (group * shape.head_dim)
-        queries = 1 if kernel == "decode" else min(8, most)
+        queries = 1 if kernel == "decode" else min(MAX_QUERY_TOKENS, (mosaic_max_query_tokens if is_mosaic else max_query_tokens)(shape))
         q = _array(jnp.bfloat16, BATCH, queries, shape.num_heads, shape.head_dim)
         if is_mosaic:
             function = partial(mosaic_decode, shape, tiling=mosaic_decode_tiling(shape, TABLE_PAGES, kv_bytes, queries))

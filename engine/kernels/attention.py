@@ -12,6 +12,9 @@ import jax
 
 type LayerCache = Any
 
+MAX_QUERY_TOKENS = 8
+"""Of one row of a decode: its own token and the drafts that one step verifies."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
@@ -61,7 +64,9 @@ class AttentionBackend(Protocol):
     def decode(self, shape: AttentionShape, cache: LayerCache, q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
         """q [B, H, D], tables i32 [B, M], lengths i32 [B] (tokens to read, own included; 0: padding) -> [B, H, D].
 
-        The caller passes rows sorted by length, longest first, so that groups of rows share a loop bound.
+        Or q [B, Q, H, D] -> [B, Q, H, D]: each row's last Q tokens in order, 1 to `MAX_QUERY_TOKENS`, of which the last sees
+        `lengths` tokens (at least Q, or 0) and each one before it one fewer. The caller passes rows sorted by length, longest
+        first, so that groups of rows share a loop bound.
         """
         ...
 

@@ -24,6 +24,8 @@ from engine.kernels.triton_blocks import LOG2_E, MASKED, base_2_scores
 
 COMPUTE, PRODUCER = 0, 1
 """Warpgroups by index."""
+MAX_ROWS = 64
+"""Of a tile: 128 spill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,13 @@ class MosaicDecodeTiling:
     ring: Ring
 
 
+def mosaic_max_query_tokens(shape: AttentionShape) -> int:
+    """Tokens of a row that one tile holds."""
+    return MAX_ROWS // (shape.num_heads // shape.num_kv_heads)
+
+
 def mosaic_decode_tiling(shape: AttentionShape, table_pages: int, kv_bytes: int, query_tokens: int = 1) -> MosaicDecodeTiling:
-    """At most 64 rows: 128 spill. Three stages of 64 tokens, or of 8-bit KV two and two, leave room for two programs a core;
-    a head dim of 256 for two stages."""
+    """Three stages of 64 tokens, or of 8-bit KV two and two, leave room for two programs a core; a head dim of 256 for two stages."""
     block = 64
     longest = max(1, table_pages * shape.page_size // (4 * block))
     stages = 3 if shape.head_dim <= 128 and kv_bytes > 1 else 2

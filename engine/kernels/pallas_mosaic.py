@@ -11,9 +11,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from engine.kernels.attention import AttentionShape, PrefillLayout
 from engine.kernels.kv_write import kv_write
-from engine.kernels.mosaic_decode import mosaic_decode, mosaic_decode_tiling
+from engine.kernels.mosaic_decode import mosaic_decode, mosaic_decode_tiling, mosaic_max_query_tokens
 from engine.kernels.mosaic_prefill import mosaic_prefill, mosaic_prefill_ring
 from engine.kernels.paged_cache import PagedCache, allocate
+from engine.kernels.query_tokens import by_query_tokens
 
 CAPABILITY = (9, 0)
 """wgmma exists on this architecture only: not before, and not on Blackwell."""
@@ -48,8 +49,11 @@ class PallasMosaicBackend:
         return kv_write(cache, k, v, slots, interpret=self.interpret is not None)
 
     def decode(self, shape: AttentionShape, cache: PagedCache, q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
-        tiling = mosaic_decode_tiling(shape, tables.shape[1], cache.k.dtype.itemsize)
-        return mosaic_decode(shape, cache, q[:, None], tables, lengths, tiling=tiling, interpret=self.interpret)[:, 0]
+        def attend(queries: jax.Array, seen: jax.Array) -> jax.Array:
+            tiling = mosaic_decode_tiling(shape, tables.shape[1], cache.k.dtype.itemsize, queries.shape[1])
+            return mosaic_decode(shape, cache, queries, tables, seen, tiling=tiling, interpret=self.interpret)
+
+        return by_query_tokens(attend, q, lengths, mosaic_max_query_tokens(shape))
 
     def prefill(self, shape: AttentionShape, cache: PagedCache, q: jax.Array, layout: PrefillLayout) -> jax.Array:
         return mosaic_prefill(shape, cache, q, layout, ring=mosaic_prefill_ring(shape, cache.k.dtype.itemsize), interpret=self.interpret)

@@ -13,7 +13,8 @@ from engine.kernels.kv_write import kv_write
 from engine.kernels.paged_cache import KV_DTYPES, PagedCache, allocate
 from engine.kernels.paged_decode import paged_decode
 from engine.kernels.paged_prefill import paged_prefill
-from engine.kernels.tiling import decode_tiling, prefill_tiling
+from engine.kernels.query_tokens import by_query_tokens
+from engine.kernels.tiling import decode_tiling, max_query_tokens, prefill_tiling
 
 MIN_CAPABILITY = (8, 0)
 MIN_FP8_CAPABILITY = (8, 9)
@@ -48,8 +49,11 @@ class PallasTritonBackend:
         return kv_write(cache, k, v, slots, interpret=self.interpret)
 
     def decode(self, shape: AttentionShape, cache: PagedCache, q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
-        tiling = decode_tiling(shape, tables.shape[1], cache.k.dtype.itemsize)
-        return paged_decode(shape, cache, q[:, None], tables, lengths, tiling=tiling, interpret=self.interpret)[:, 0]
+        def attend(queries: jax.Array, seen: jax.Array) -> jax.Array:
+            tiling = decode_tiling(shape, tables.shape[1], cache.k.dtype.itemsize, queries.shape[1])
+            return paged_decode(shape, cache, queries, tables, seen, tiling=tiling, interpret=self.interpret)
+
+        return by_query_tokens(attend, q, lengths, max_query_tokens(shape))
 
     def prefill(self, shape: AttentionShape, cache: PagedCache, q: jax.Array, layout: PrefillLayout) -> jax.Array:
         return paged_prefill(

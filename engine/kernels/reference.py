@@ -65,12 +65,13 @@ def _dense(shape: AttentionShape, pages: np.ndarray, table: np.ndarray) -> np.nd
 def decode(
     shape: AttentionShape, k_pages: np.ndarray, v_pages: np.ndarray, q: np.ndarray, tables: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """As `AttentionBackend.decode`: q [B, H, D] -> f32 [B, H, D]; rows of length 0 answer 0."""
-    out = np.zeros(q.shape, np.float32)
+    """As `AttentionBackend.decode`: q [B, H, D] or [B, Q, H, D] -> f32 of the same shape; rows of length 0 answer 0."""
+    queries = q if q.ndim == 4 else q[:, None]
+    out = np.zeros(queries.shape, np.float32)
     for row, length in enumerate(lengths.tolist()):
         if length:
-            out[row] = attend_one(shape, k_pages, v_pages, q[row : row + 1], tables[row], length - 1)[0]
-    return out
+            out[row] = attend_one(shape, k_pages, v_pages, queries[row], tables[row], length - queries.shape[1])
+    return out.reshape(q.shape)
 
 
 def prefill(shape: AttentionShape, k_pages: np.ndarray, v_pages: np.ndarray, q: np.ndarray, layout: PrefillLayout) -> np.ndarray:

@@ -17,6 +17,9 @@ MAX_SPLITS = 32
 
 PREFILL_ROWS = 64
 
+MAX_DECODE_TILE = 64 * 256
+"""Query rows x head dim of a decode's tile, which lies in registers: twice as much spills on Ampere."""
+
 
 def next_power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
@@ -46,10 +49,15 @@ class PrefillTiling:
     num_stages: int
 
 
+def max_query_tokens(shape: AttentionShape) -> int:
+    """Tokens of a row that one decode tile holds: at least 4 of a group of 16 at a head dim of 256."""
+    return MAX_DECODE_TILE // (shape.num_heads // shape.num_kv_heads * next_power_of_two(shape.head_dim))
+
+
 def decode_tiling(shape: AttentionShape, table_pages: int, kv_bytes: int, query_tokens: int = 1) -> DecodeTiling:
     """`kv_bytes` of one element of the cache: 8-bit blocks are widened in registers, so they are half as long.
 
-    The rows of a tile must fit the registers: 8 query tokens of a group of 16 do at a head dim of 128, 4 at 256.
+    The rows of a tile must fit the registers: at most `max_query_tokens` tokens.
     Splits: enough for one sequence to fill the card alone, as far as its longest context allows four blocks each.
     How many of them a sequence uses is decided at run time; unused ones end at once.
     """

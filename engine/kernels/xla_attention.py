@@ -71,12 +71,13 @@ class XlaAttention:
 
     def decode(self, shape: AttentionShape, cache: LayerCache, q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
         num_rows = q.shape[0]
+        queries = q if q.ndim == 4 else q[:, None]
         tables = _whole_blocks(tables, shape.page_size)
         attend = functools.partial(_decode_group, shape, cache)
         if num_rows <= ROW_GROUP:
-            return attend((q, tables, lengths))
+            return attend((queries, tables, lengths)).reshape(q.shape)
         padding = -num_rows % ROW_GROUP
-        rows = [jnp.pad(a, [(0, padding)] + [(0, 0)] * (a.ndim - 1)) for a in (q, tables, lengths)]
+        rows = [jnp.pad(a, [(0, padding)] + [(0, 0)] * (a.ndim - 1)) for a in (queries, tables, lengths)]
         out = lax.map(attend, tuple(a.reshape(-1, ROW_GROUP, *a.shape[1:]) for a in rows))
         return out.reshape(-1, *q.shape[1:])[:num_rows]
 
@@ -182,33 +183,38 @@ def _capped(shape: AttentionShape, products: jax.Array) -> jax.Array:
 
 
 def _decode_group(shape: AttentionShape, cache: PagedKv, rows: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-    """q [R, H, D], tables [R, M], lengths [R] -> [R, H, D]; the loop runs to the longest of the R rows."""
+    """q [R, Q, H, D], tables [R, M], lengths [R] -> [R, Q, H, D]; the loop runs to the longest of the R rows."""
     q, tables, lengths = rows
-    num_rows, num_kv, dim = q.shape[0], shape.num_kv_heads, shape.head_dim
+    num_rows, num_queries = q.shape[:2]
+    num_kv, dim = shape.num_kv_heads, shape.head_dim
     dtype = _compute_dtype(cache, q)
-    own = jnp.eye(num_kv, dtype=dtype)[None, :, None, :, None]
-    grouped = q.astype(dtype).reshape(num_rows, num_kv, -1, 1, dim)
-    diagonal = (grouped * own).reshape(num_rows, shape.num_heads, num_kv * dim)
+    own = jnp.eye(num_kv, dtype=dtype)[:, None, :, None]
+    grouped = q.astype(dtype).reshape(num_rows, num_queries, num_kv, -1, 1, dim)
+    diagonal = (grouped * own).reshape(num_rows, num_queries * shape.num_heads, num_kv * dim)
+    seen = lengths[:, None] - jnp.arange(num_queries - 1, -1, -1)  # tokens that each query sees; [R, Q]
     window = shape.sliding_window
-    oldest = jnp.zeros_like(lengths) if window is None else jnp.maximum(lengths - window, 0)
+    oldest = jnp.zeros_like(seen) if window is None else jnp.maximum(seen - window, 0)
 
     def read(block: jax.Array) -> tuple[jax.Array, jax.Array, _Weigh]:
-        positions = (block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS))[None, :]
-        visible = (positions < lengths[:, None]) & (positions >= oldest[:, None])
+        positions = block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS)
+        visible = (positions < seen[:, :, None]) & (positions >= oldest[:, :, None])  # [R, Q, 256]
         k, v = _read_block(shape, cache, tables, block, dtype)
-        v = jnp.where(visible[:, :, None], v, 0)  # a stale NaN times 0 is NaN
+        v = jnp.where(visible.any(axis=1)[:, :, None], v, 0)  # a stale NaN times 0 is NaN
         products = lax.dot_general(diagonal, k, (((2,), (2,)), ((0,), (0,))), preferred_element_type=jnp.float32)
+        scores = _capped(shape, products).reshape(num_rows, num_queries, shape.num_heads, KV_BLOCK_TOKENS)
 
         def weigh(weights: jax.Array) -> jax.Array:
-            return lax.dot_general(weights.astype(dtype), v, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
+            flat = weights.astype(dtype).reshape(num_rows, -1, KV_BLOCK_TOKENS)
+            summed = lax.dot_general(flat, v, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
+            return summed.reshape(num_rows, num_queries, shape.num_heads, num_kv * dim)
 
-        return _capped(shape, products), visible[:, None, :], weigh
+        return scores, visible[:, :, None, :], weigh
 
-    first = jnp.min(jnp.where(lengths > 0, oldest, jnp.max(lengths))) // KV_BLOCK_TOKENS
+    first = jnp.min(jnp.where(lengths > 0, oldest[:, 0], jnp.max(lengths))) // KV_BLOCK_TOKENS
     end = -(-jnp.max(lengths) // KV_BLOCK_TOKENS)
-    out = _run_blocks(first, end, (num_rows, shape.num_heads), num_kv * dim, read)
-    spread = out.reshape(num_rows, num_kv, -1, num_kv, dim)
-    return (spread * own.astype(jnp.float32)).sum(axis=3).reshape(q.shape).astype(q.dtype)
+    out = _run_blocks(first, end, (num_rows, num_queries, shape.num_heads), num_kv * dim, read)
+    spread = out.reshape(num_rows, num_queries, num_kv, -1, num_kv, dim)
+    return (spread * own.astype(jnp.float32)).sum(axis=4).reshape(q.shape).astype(q.dtype)
 
 
 def _prefill_tile(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels import reference
-from engine.kernels.attention import AttentionShape
+from engine.kernels.attention import MAX_QUERY_TOKENS, AttentionShape
 from engine.kernels.xla_attention import PagedKv, XlaAttention, quantize_rows
 from tests.kernels.paged import chunk_rows, prefill_layout, random_pages, random_tables
 
@@ -50,6 +50,18 @@ def test_decode_equals_the_twin(name: str, lengths: list[int], seed: int) -> Non
     got = compiled(shape, "decode")(PagedKv(keys, values), q, tables, ordered)
     want = reference.decode(shape, keys, values, q, tables, ordered)
     np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=6, deadline=None)
+@given(lengths=st.lists(EDGES, min_size=9, max_size=9), queries=st.sampled_from([2, MAX_QUERY_TOKENS]), seed=st.integers(0, 99))
+def test_decode_of_several_tokens_a_row_equals_the_twin(name: str, lengths: list[int], queries: int, seed: int) -> None:
+    shape = SHAPES[name]
+    draw, keys, values, tables = pages_and_tables(shape, 9, seed)
+    ordered = np.array(sorted((length and max(length, queries) for length in lengths), reverse=True), np.int32)
+    q = draw.standard_normal((9, queries, shape.num_heads, shape.head_dim), np.float32)
+    got = compiled(shape, "decode")(PagedKv(keys, values), q, tables, ordered)
+    np.testing.assert_allclose(got, reference.decode(shape, keys, values, q, tables, ordered), atol=2e-5)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -19,7 +19,7 @@ from engine.kernels.attention import AttentionShape
 from engine.kernels.mosaic_blocks import Ring
 from engine.kernels.mosaic_decode import MosaicDecodeTiling, mosaic_decode
 from engine.kernels.mosaic_prefill import mosaic_prefill
-from tests.kernels_gpu.paged import Chunk, decode_twin, layout_of, plain_pages, random_cache, random_tables, relative_error
+from tests.kernels_gpu.paged import Chunk, layout_of, plain_pages, random_cache, random_tables, relative_error
 
 PLAIN = AttentionShape(num_heads=8, num_kv_heads=2, head_dim=64, page_size=16, scale=0.125)
 PAGES_EACH, NUM_PAGES = 20, 24
@@ -35,7 +35,7 @@ def decode_error(
     q = jnp.asarray(rng.normal(size=(len(lengths), queries, shape.num_heads, shape.head_dim)), jnp.bfloat16)
     counts = np.asarray(lengths, np.int32)
     got = mosaic_decode(shape, cache, q, jnp.asarray(tables), jnp.asarray(counts), tiling=tiling, **how)
-    return relative_error(got, decode_twin(shape, cache, np.asarray(q, np.float32), tables, counts))
+    return relative_error(got, reference.decode(shape, *plain_pages(cache), np.asarray(q, np.float32), tables, counts))
 
 
 def prefill_error(shape: AttentionShape, chunks: list[Chunk], num_rows: int, kv_dtype: str, **how: Any) -> float:

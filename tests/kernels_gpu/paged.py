@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from engine.kernels import reference
 from engine.kernels.attention import AttentionShape, PrefillLayout
 from engine.kernels.kv_write import quantise
 from engine.kernels.paged_cache import QUANTISED_MAX, PagedCache
@@ -41,16 +40,6 @@ def plain_pages(cache: PagedCache) -> tuple[np.ndarray, np.ndarray]:
 def random_tables(rows: int, pages_each: int, num_pages: int, rng: np.random.Generator) -> np.ndarray:
     """Pages in random order; rows may share pages, as they do under a common prefix."""
     return np.stack([rng.permutation(num_pages)[:pages_each] for _ in range(rows)]).astype(np.int32)
-
-
-def decode_twin(shape: AttentionShape, cache: PagedCache, q: np.ndarray, tables: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """`reference.decode` for several query tokens: q [B, Q, H, D] -> f32 [B, Q, H, D]."""
-    k, v = plain_pages(cache)
-    out = np.zeros(q.shape, np.float32)
-    for row, length in enumerate(lengths.tolist()):
-        if length:
-            out[row] = reference.attend_one(shape, k, v, q[row], tables[row], length - q.shape[1])
-    return out
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels import reference
-from engine.kernels.attention import AttentionBackend, AttentionShape
+from engine.kernels.attention import MAX_QUERY_TOKENS, AttentionBackend, AttentionShape
 from engine.kernels.kv_write import kv_write
 from engine.kernels.paged_cache import PagedCache, allocate
 from engine.kernels.paged_decode import paged_decode
@@ -21,7 +21,6 @@ from engine.kernels.tiling import decode_tiling, prefill_tiling
 from tests.kernels_gpu.paged import (
     TOLERANCE,
     Chunk,
-    decode_twin,
     layout_of,
     plain_pages,
     query_dtype,
@@ -49,7 +48,7 @@ def check_decode(shape: AttentionShape, kv_dtype: str, lengths: list[int], queri
         tiling = replace(tiling, splits=splits)
     counts = np.asarray([length and max(length, queries) for length in lengths], np.int32)
     got = decode(shape, cache, q, jnp.asarray(tables), jnp.asarray(counts), tiling=tiling)
-    wanted = decode_twin(shape, cache, np.asarray(q, np.float32), tables, counts)
+    wanted = reference.decode(shape, *plain_pages(cache), np.asarray(q, np.float32), tables, counts)
     assert relative_error(got, wanted) < TOLERANCE[kv_dtype]
 
 
@@ -166,6 +165,18 @@ def test_backend_writes_then_decodes_what_it_wrote() -> None:
     tables, lengths = np.asarray([[1, 2], [0, 0]], np.int32), np.asarray([20, 0], np.int32)
     got = backend.decode(PLAIN, cache, q, jnp.asarray(tables), jnp.asarray(lengths))
     assert relative_error(got, reference.decode(PLAIN, *plain_pages(cache), np.asarray(q), tables, lengths)) < 2e-6
+
+
+@pytest.mark.parametrize(("num_heads", "head_dim"), [(6, 64), (16, 256)], ids=["in one tile", "in two parts"])
+def test_backend_takes_as_many_tokens_a_row_as_the_interface_says(num_heads: int, head_dim: int) -> None:
+    shape = AttentionShape(num_heads, 1, head_dim, 16, head_dim**-0.5, sliding_window=50)
+    backend, rng = PallasTritonBackend((9, 0), interpret=True), np.random.default_rng(3)
+    cache, tables = random_cache(shape, 12, "bfloat16", rng), random_tables(4, 6, 12, rng)
+    lengths = np.asarray([90, 65, 8, 0], np.int32)
+    q = jnp.asarray(rng.normal(size=(4, MAX_QUERY_TOKENS, num_heads, head_dim)), jnp.bfloat16)
+    got = backend.decode(shape, cache, q, jnp.asarray(tables), jnp.asarray(lengths))
+    wanted = reference.decode(shape, *plain_pages(cache), np.asarray(q, np.float32), tables, lengths)
+    assert relative_error(got, wanted) < TOLERANCE["bfloat16"]
 
 
 def test_backend_refuses_what_the_card_or_the_kernels_cannot_do() -> None:
