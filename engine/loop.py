@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from engine.errors import InvalidSequence
 from engine.garbage import Sweeper
 from engine.link import Link
-from engine.scheduling.plan import Runner, StepPlan, Ticket
+from engine.scheduling.plan import Interrupted, Runner, StepPlan, Ticket
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import (
     HEARTBEAT_S,
@@ -77,8 +77,10 @@ class EngineLoop:
             if not self._take(messages):
                 return
             if running is not None and (early_s := self._too_early_s(running)) > 0:  # what comes meanwhile has a say in the next step
-                if self._runner.is_done(running.ticket):
-                    self._link.send(self._finish_step(running))
+                newcomer_id = self._scheduler.newcomer_to_interrupt_for(self._clock(), running_dispatched_ns=running.dispatched_ns)
+                is_cut = newcomer_id is not None and self._runner.interrupt(running.ticket)
+                if is_cut or self._runner.is_done(running.ticket):
+                    self._link.send(self._finish_step(running, newcomer_id))
                     running = None
                 else:
                     timeout_s = min(early_s, POLL_S)
@@ -144,10 +146,16 @@ class EngineLoop:
         ticket = self._runner.dispatch(plan)
         return InFlight(plan, ticket, planned_ns, self._clock())
 
-    def _finish_step(self, step: InFlight) -> StepDone:
+    def _finish_step(self, step: InFlight, newcomer_id: int | None = None) -> StepDone:
+        """`newcomer_id`: for whom it is to be cut short, unless it was quicker."""
         result = self._runner.collect(step.ticket)
         done_ns = self._clock()
-        events = self._scheduler.commit(step.plan, result, done_ns)
+        events: list[SequenceEvent] = []
+        if isinstance(result, Interrupted):
+            assert newcomer_id is not None, "a step is only cut for somebody's sake"
+            self._scheduler.take_back(step.plan, newcomer_id, dispatched_ns=step.dispatched_ns, now_ns=done_ns)
+        else:
+            events = self._scheduler.commit(step.plan, result, done_ns)
         record = self._scheduler.record(
             step.plan, planned_ns=step.planned_ns, dispatched_ns=step.dispatched_ns, done_ns=done_ns, committed_ns=self._clock()
         )

@@ -106,6 +106,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Cut prompts into chunks of so many tokens, whatever the step then takes; 0 takes what fits by time. For comparisons."""
     enable_batch_preemption: bool = True
     """Batch work gives its pages to interactive work that lacks some. Off: it is treated like interactive work."""
+    enable_step_interrupts: bool = True
+    """Cut a running step short for a prompt of the fast lane that has just come, where the step works for slower lanes and the device can
+    (the native CPU kernels). Off: the prompt waits for the step's end."""
     enable_kv_quota: bool = True
     """Keep tenants' KV reserves, caps and shares. Off: whoever comes first has the memory."""
     decode_buckets: tuple[int, ...] = ()
@@ -524,6 +527,10 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """How long it might take by the tightest token that was due; 0: none was."""
     budget_tokens: int = 0
     """Most prefill rows that its time allowed; 0: no bound, or no prefill wanted in."""
+    interrupted_by: int = -1
+    """The sequence for which it was cut short: nobody got its tokens. -1: it ran to its end."""
+    interrupted_for: str = ""
+    """That sequence's tenant."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):

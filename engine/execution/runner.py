@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -12,7 +13,17 @@ from engine.execution.page_moves import MovePrograms, PageMover
 from engine.execution.sampler import SlotState
 from engine.model.config import ModelConfig
 from engine.model.params import Params
-from engine.scheduling.plan import NO_MOVES, QUERY_BLOCK_TOKENS, Admitted, Bucket, PrefillChunk, StepPlan, StepResult, Ticket
+from engine.scheduling.plan import (
+    NO_MOVES,
+    QUERY_BLOCK_TOKENS,
+    Admitted,
+    Bucket,
+    Interrupted,
+    PrefillChunk,
+    StepPlan,
+    StepResult,
+    Ticket,
+)
 from engine.wire import Sampling, TokenLogprob, TopLogprob
 
 SCORING_BUCKET = Bucket(0, QUERY_BLOCK_TOKENS)
@@ -50,15 +61,27 @@ class _Owner:
     """Kept only where the prompt is to be scored."""
 
 
+class Cutter(Protocol):
+    """Stops a step between two layers; `engine.kernels.cpu.library.NativeLibrary` is one."""
+
+    def want_cut(self) -> None: ...
+    def settle_cut(self) -> bool: ...
+
+
 class DeviceRunner:
     """Owns the device's state. Not thread-safe; made by `engine.execution.warmup`."""
 
-    def __init__(self, config: ModelConfig, limits: Limits, params: Params, state: DeviceState, programs: Programs) -> None:
+    def __init__(
+        self, config: ModelConfig, limits: Limits, params: Params, state: DeviceState, programs: Programs, cutter: Cutter | None = None
+    ) -> None:
+        """Without a `cutter` every step runs to its end."""
         self._config = config
         self._limits = limits
         self._params = params
         self._state = state
         self._programs = programs
+        self._cutter = cutter
+        self._is_cutting = False
         self._slots = SlotArrays(limits)
         self._owners: dict[int, _Owner] = {}
         self._mover = PageMover(programs.moves, state.caches, limits.num_pages, limits.swap_pages)
@@ -85,12 +108,24 @@ class DeviceRunner:
         assert isinstance(ticket, _Dispatched)
         return ticket.packed.is_ready()  # pyright: ignore[reportAttributeAccessIssue] - the stub lacks it
 
-    def collect(self, ticket: Ticket) -> StepResult:
+    def interrupt(self, ticket: Ticket) -> bool:
+        """The device's state is as a step leaves it that drew other tokens: what it wrote stands where its rows will write again."""
+        if self._cutter is None or self.is_done(ticket):
+            return False
+        self._is_cutting = True
+        self._cutter.want_cut()
+        return True
+
+    def collect(self, ticket: Ticket) -> StepResult | Interrupted:
         """Wait for a step's results. One host-device sync."""
         assert isinstance(ticket, _Dispatched)
         plan = ticket.plan
         packed = np.asarray(ticket.packed)
         self._mover.settle()
+        if self._is_cutting:
+            self._is_cutting = False
+            if self._cutter is not None and self._cutter.settle_cut():
+                return Interrupted()
         chunk_rows = ticket.shape.bucket.decode_rows + np.arange(len(plan.prefills))
         rows = packed[np.concatenate([ticket.row_of_decode, chunk_rows])]
         samples = (*(True for _ in plan.decodes), *(chunk.samples for chunk in plan.prefills))

@@ -22,6 +22,7 @@ from engine.execution.runner import SCORING_BUCKET, DeviceRunner, Programs
 from engine.execution.sampler import SlotState
 from engine.execution.step import run_step
 from engine.kernels.attention import AttentionBackend
+from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.decoder import NativeStack
 from engine.model.config import ModelConfig
 from engine.model.params import Params
@@ -115,7 +116,8 @@ def warm_up(
     warmed_s = time.monotonic()
     counter.arm()
     seconds = {"allocate": allocated_s - started_s, "compile": compiled_s - allocated_s, "warmup": warmed_s - compiled_s}
-    return WarmedUp(DeviceRunner(config, limits, params, caller.state, programs), counter.count, seconds, times)
+    cutter = backend.library if isinstance(backend, CpuNativeAttention) and isinstance(params.layers, NativeStack) else None
+    return WarmedUp(DeviceRunner(config, limits, params, caller.state, programs, cutter), counter.count, seconds, times)
 
 
 def _compile(

@@ -120,5 +120,9 @@ def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
 
 def _due_ns(sequence: Sequence, start_ns: int) -> int:
     """When its next token is due, in a step that starts when the steps in flight are done: they may draw one, too."""
-    last_ns = start_ns if sequence.in_flight_samples else sequence.last_token_ns
-    return last_ns + (round(sequence.tpot_ns * GAP_TARGETS) if sequence.tpot_ns else PATIENT_GAP_NS)
+    return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns)
+
+
+def next_due_ns(sequence: Sequence, last_token_ns: int) -> int:
+    """When the token after the one of `last_token_ns` is due."""
+    return last_token_ns + (round(sequence.tpot_ns * GAP_TARGETS) if sequence.tpot_ns else PATIENT_GAP_NS)

@@ -26,6 +26,12 @@ class Row:
     samples: bool
     is_decode: bool
 
+    def take_back(self) -> None:
+        """The step was cut short, and none is planned behind it: the row is to be planned again. Its pages the runner's table has."""
+        self.sequence.planned_tokens -= self.tokens
+        self.sequence.in_flight_samples -= self.samples
+        self.sequence.decoding = self.is_decode
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
@@ -42,6 +48,8 @@ class PlannedStep:
     token_limit_s: float | None = None
     budget_tokens: int | None = None
     """As `Draft` had them, for the ledger."""
+    interrupted_by: Sequence | None = None
+    """For whom it was cut short."""
 
 
 @dataclass(slots=True)

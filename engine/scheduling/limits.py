@@ -39,6 +39,7 @@ class Limits:
     enable_deadline_order: bool = True
     enable_batch_preemption: bool = True
     fixed_chunk_tokens: int = 0
+    enable_step_interrupts: bool = True
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
@@ -89,4 +90,5 @@ def limits_of(
         enable_deadline_order=config.enable_deadline_order,
         enable_batch_preemption=config.enable_batch_preemption,
         fixed_chunk_tokens=config.fixed_chunk_tokens,
+        enable_step_interrupts=config.enable_step_interrupts,
     )

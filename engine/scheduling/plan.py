@@ -115,6 +115,11 @@ class StepResult:
     """For each prefill chunk: of the tokens that FOLLOW each of its positions, where asked for; else empty."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The step was cut short: it drew nothing, and what it wrote is written again when its rows are planned again."""
+
+
 class Ticket(Protocol):
     """A dispatched step whose results are still on their way; only its runner looks inside."""
 
@@ -133,6 +138,10 @@ class Runner(Protocol):
         """Whether `collect` would not wait."""
         ...
 
-    def collect(self, ticket: Ticket) -> StepResult:
-        """Wait for a step's results. One host-device sync."""
+    def interrupt(self, ticket: Ticket) -> bool:
+        """Cut a step short that nothing was dispatched behind; False: the device cannot, or it is done. `collect` belongs right behind."""
+        ...
+
+    def collect(self, ticket: Ticket) -> StepResult | Interrupted:
+        """Wait for a step's results. One host-device sync. `Interrupted` only where that was asked for and came in time."""
         ...

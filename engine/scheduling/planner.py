@@ -58,6 +58,15 @@ class Planner:
             draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
         return draft
 
+    def can_start(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence finds a row and its pages now, with nobody preempted for it."""
+        if self._lane_is_open(sequence) or not self._roster.shares.has_row(sequence.submit.tenant_id, self._roster.num_free_slots):
+            return False
+        match = self._match_unless_held(sequence)
+        return match is not None and self._has_pages(
+            sequence, self._memory.missing_pages(sequence, self._roster.expected_tokens(sequence), match)
+        )
+
     def _fill(self, draft: Draft, now_ns: int, start_ns: int) -> Draft:
         if not draft.lone:
             self._plan_decodes(draft, start_ns)

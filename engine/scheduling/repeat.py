@@ -50,8 +50,9 @@ class DecodeRepeater:
             steps //= 2
         return steps
 
-    def run(self, times: StepTimes, now_ns: int, until_ns: int, most: int) -> Repeated:
-        """Steps one after another from `now_ns`, none of which begins at `until_ns` or later; at most `most`."""
+    def run(self, times: StepTimes, now_ns: int, until_ns: int, most: int, *, whole: bool) -> Repeated:
+        """Steps one after another from `now_ns`, none of which begins at `until_ns` or later, or, if they are to be `whole`, ends later:
+        whoever comes then may cut it short. At most `most`."""
         running = self._roster.running
         rows, context = len(running), sum(sequence.planned_tokens + 1 for sequence in running)
         bucket = self._limits.buckets.choose(rows, 0)
@@ -62,6 +63,8 @@ class DecodeRepeater:
             if bound_s and self._model is not None and self._model.predict_s(bucket, work) > bound_s:
                 break
             step_ns = max(1, round(times.seconds(bucket, work) * 1e9))
+            if whole and now_ns + step_ns > until_ns:
+                break
             now_ns += step_ns
             ended.append(now_ns)
             context += rows

@@ -168,6 +168,8 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         swapped_in_pages=len(step.plan.moves.swapped_in),
         token_limit_s=step.token_limit_s or 0.0,
         budget_tokens=step.budget_tokens or 0,
+        interrupted_by=-1 if step.interrupted_by is None else step.interrupted_by.sequence_id,
+        interrupted_for="" if step.interrupted_by is None else step.interrupted_by.submit.tenant_id,
     )
 
 

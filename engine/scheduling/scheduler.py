@@ -19,6 +19,7 @@ from engine.scheduling.door import check_submit
 from engine.scheduling.draft import PlannedStep, Row
 from engine.scheduling.drain import Waiting
 from engine.scheduling.lanes import final_lane, latest_start_ns
+from engine.scheduling.interrupt import Interrupts
 from engine.scheduling.limits import Limits
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan, StepResult
@@ -49,6 +50,7 @@ class Scheduler:
         self._lone: dict[int, None] = {}  # those that want prompt log-probabilities
         self._latest_starts: list[tuple[int, int]] = []  # a heap with sequence ids
         self._pace = Pace(limits, model)
+        self._interrupts = Interrupts(limits, self.accounts, model)
         self._committed: PlannedStep | None = None
         self._events: list[SequenceEvent] = []
         self._num_steps = 0
@@ -86,6 +88,7 @@ class Scheduler:
         self.accounts.enter(submit.tenant_id)
         self.accounts.note_tokens(submit.tenant_id, sequence.prompt_tokens, submit.received_ns)
         self._roster.enqueue(sequence)
+        self._interrupts.note_arrival(sequence)
 
     def abort(self, sequence_id: int) -> None:
         """End a sequence now, wherever it is; its event comes from `take_events`. Unknown ids ended already."""
@@ -122,6 +125,7 @@ class Scheduler:
         of the step in flight."""
         self._preempt_if_forced()
         self._expire(now_ns)
+        self._interrupts.note_plan()
         draft = self._planner.draft(
             now_ns,
             ahead_s=self._pace.ahead_s(now_ns, running_dispatched_ns),
@@ -167,6 +171,37 @@ class Scheduler:
         self._roster.memory.pool.refill()
         self._check_if_idle()
         return events
+
+    @property
+    def may_interrupt(self) -> bool:
+        """A step may be cut short, where the device can."""
+        return self._roster.queue.is_fair and self._interrupts.is_enabled
+
+    def newcomer_to_interrupt_for(self, now_ns: int, *, running_dispatched_ns: int) -> int | None:
+        """The sequence for whose sake the one step in flight is to be cut short, where the device can. Of those that came since it was
+        planned; each is asked about once."""
+        running = self._pace.running(running_dispatched_ns)
+        if running is None or not self.may_interrupt:
+            return None
+        step, began_ns = running
+        for newcomer in self._interrupts.take_newcomers():
+            waits = newcomer.slot < 0 and not newcomer.has_ended and not newcomer.is_paused
+            if waits and self._interrupts.is_worth_it(newcomer, step, began_ns=began_ns, now_ns=now_ns) and self._planner.can_start(newcomer):
+                return newcomer.sequence_id
+        return None
+
+    def take_back(self, plan: StepPlan, newcomer_id: int, *, dispatched_ns: int, now_ns: int) -> None:
+        """In place of `commit`: the step was cut short for the newcomer. Its rows are planned again, and nobody is charged for it."""
+        running = self._pace.running(dispatched_ns)
+        assert running is not None and running[0].plan is plan, "only a step with nothing behind it is cut short"
+        step = self._in_flight.popleft()
+        self._committed = replace(step, interrupted_by=self._sequences[newcomer_id])
+        self._interrupts.note_made((now_ns - running[1]) / 1e9, now_ns)
+        for row in step.rows:
+            self.accounts.refund(row)
+            if not self._is_late(row):
+                row.take_back()
+        self._check_if_idle()
 
     def ahead_from_ns(self, running_dispatched_ns: int) -> int:
         """From when on a step may be planned while another runs (`Pace.ahead_from_ns`); at once where nobody else may come."""
@@ -240,7 +275,7 @@ class Scheduler:
         if self._latest_starts:
             until_ns = min(until_ns, self._latest_starts[0][0] + 1)
         most = 0 if self._in_flight or self._lone or self._events else self._repeater.most_steps(token_of)
-        repeated = self._repeater.run(times, now_ns, until_ns, most) if most else Repeated()
+        repeated = self._repeater.run(times, now_ns, until_ns, most, whole=self.may_interrupt) if most else Repeated()
         if repeated.ended_ns:
             self._repeater.take(repeated, token_of)
             self._num_steps += len(repeated.ended_ns)

@@ -8,11 +8,13 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.scheduling.buckets import round_to_block
-from engine.scheduling.plan import Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan, StepResult
+from engine.scheduling.plan import Admitted, DecodeRow, Interrupted, PageMoves, PrefillChunk, StepPlan, StepResult
 from engine.wire import Sampling, TokenLogprob
 
 MAX_IN_FLIGHT = 2
 _UNWRITTEN = 0
+_HALF_WRITTEN = -1
+"""By a step that was cut short."""
 _MIX = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 
@@ -52,6 +54,7 @@ class SimulatedRunner:
         self._cache = [_UNWRITTEN] * (num_pages * page_size)
         self._slots: list[_Slot | None] = [None] * num_slots
         self._in_flight: deque[SimulatedTicket] = deque()
+        self._cut: SimulatedTicket | None = None
         self._host: dict[int, list[int]] = {}
 
     def dispatch(self, plan: StepPlan) -> SimulatedTicket:
@@ -91,10 +94,30 @@ class SimulatedRunner:
         del ticket
         return True
 
-    def collect(self, ticket: SimulatedTicket) -> StepResult:
+    def interrupt(self, ticket: SimulatedTicket) -> bool:
+        """Its tokens are taken back, and what it wrote is spoilt."""
+        _require(len(self._in_flight) == 1 and self._in_flight[0] is ticket, "only a step with nothing behind it is cut short")
+        self._cut = ticket
+        for row in ticket.plan.decodes:
+            self._spoil(row, row.position, 1, drew=True)
+        for chunk in ticket.plan.prefills:
+            self._spoil(chunk, chunk.start, len(chunk.tokens), drew=chunk.samples)
+        return True
+
+    def collect(self, ticket: SimulatedTicket) -> StepResult | Interrupted:
         """The step's tokens; steps are collected in the order they were dispatched."""
         _require(bool(self._in_flight) and self._in_flight[0] is ticket, "steps are collected in the order they were dispatched")
-        return self._in_flight.popleft().result
+        cut, self._cut = self._cut, None
+        result = self._in_flight.popleft().result
+        return Interrupted() if cut is ticket else result
+
+    def _spoil(self, row: DecodeRow | PrefillChunk, start: int, tokens: int, *, drew: bool) -> None:
+        slot = self._slot(row)
+        if drew:
+            slot.tokens.pop()
+            slot.chain.pop()
+        for position in range(start, start + tokens):
+            self._cache[self._index(slot, position)] = _HALF_WRITTEN
 
     def _move(self, moves: PageMoves) -> None:
         """Copies of whole pages; what a page never held is copied, too."""
@@ -172,6 +195,7 @@ class QuickRunner:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
+        self._cut: SimulatedTicket | None = None
 
     def token_of(self, sequence_id: int) -> int:
         """Live sequences differ, so that no two outputs are taken for the same one."""
@@ -188,9 +212,15 @@ class QuickRunner:
         del ticket
         return True
 
-    def collect(self, ticket: SimulatedTicket) -> StepResult:
+    def interrupt(self, ticket: SimulatedTicket) -> bool:
+        """It draws nothing."""
+        self._cut = ticket
+        return True
+
+    def collect(self, ticket: SimulatedTicket) -> StepResult | Interrupted:
         """The step's tokens."""
-        return ticket.result
+        cut, self._cut = self._cut, None
+        return Interrupted() if cut is ticket else ticket.result
 
 
 def _check_bucket(plan: StepPlan) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
 
-from engine.scheduling.plan import StepPlan
+from engine.scheduling.interrupt import CUT_S
+from engine.scheduling.plan import Interrupted, StepPlan
 from engine.scheduling.repeat import TokenOf
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import QuickRunner, SimulatedRunner
@@ -125,16 +126,34 @@ class Simulator:
             self.add((submit,))
 
     def _step(self, plan: StepPlan) -> None:
-        began_ns = self.now_ns
-        result = self._runner.collect(self._runner.dispatch(plan))
-        self.now_ns += max(1, round(self._times.seconds(plan.bucket, work_of(plan)) * 1e9))
+        began_ns, ticket = self.now_ns, self._runner.dispatch(plan)
+        ends_ns = began_ns + max(1, round(self._times.seconds(plan.bucket, work_of(plan)) * 1e9))
+        newcomer_id = self._newcomer_before(ends_ns, began_ns) if self.scheduler.may_interrupt else None
+        if newcomer_id is not None and self._runner.interrupt(ticket):
+            ends_ns = min(ends_ns, self.now_ns + round(CUT_S * 1e9))
+        result = self._runner.collect(ticket)
+        self.now_ns = ends_ns
         self.num_steps += 1
-        self._take(self.scheduler.commit(plan, result, self.now_ns))
+        if isinstance(result, Interrupted):
+            assert newcomer_id is not None, "a step is only cut for somebody's sake"
+            self.scheduler.take_back(plan, newcomer_id, dispatched_ns=began_ns, now_ns=self.now_ns)
+        else:
+            self._take(self.scheduler.commit(plan, result, self.now_ns))
         if self._watch is None:
             self.scheduler.learn(plan, dispatched_ns=began_ns, done_ns=self.now_ns)
             return
         record = self.scheduler.record(plan, planned_ns=began_ns, dispatched_ns=began_ns, done_ns=self.now_ns, committed_ns=self.now_ns)
         self._watch(SimulatedStep(plan, began_ns, self.now_ns, record))
+
+    def _newcomer_before(self, ends_ns: int, began_ns: int) -> int | None:
+        """Let in who comes while the step runs, up to the one for whom it is cut short."""
+        while self._arrivals and self._arrivals[0][0] < ends_ns:
+            self.now_ns = max(self.now_ns, self._arrivals[0][0])
+            self._let_in()
+            newcomer_id = self.scheduler.newcomer_to_interrupt_for(self.now_ns, running_dispatched_ns=began_ns)
+            if newcomer_id is not None:
+                return newcomer_id
+        return None
 
     def _repeat(self, token_of: TokenOf, until_ns: int) -> None:
         repeated = self.scheduler.repeat(self._times, self.now_ns, until_ns, token_of)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from engine.errors import InvalidSequence
 from engine.scheduling.buckets import buckets_of, round_to_block
 from engine.scheduling.limits import Limits
-from engine.scheduling.plan import StepPlan, StepResult
+from engine.scheduling.plan import Interrupted, StepPlan, StepResult
 from engine.scheduling.roster import is_protected
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner, SimulatedTicket
@@ -149,6 +149,7 @@ class Driver:
     def finish_step(self) -> None:
         plan, ticket = self._in_flight.popleft()
         result = self.runner.collect(ticket)
+        assert isinstance(result, StepResult)
         for row in self.scheduler._in_flight[0].rows:
             if row.epoch == row.sequence.epoch:
                 tenant = row.sequence.submit.tenant_id
@@ -157,6 +158,20 @@ class Driver:
         record = self.scheduler.record(plan, planned_ns=0, dispatched_ns=1, done_ns=2, committed_ns=3)
         self.records.append(record)
         assert sum(share.decode_tokens + share.prefill_tokens for share in record.shares) == record.decode_rows + record.prefill_tokens
+        self.check()
+
+    def cut_step(self) -> None:
+        """The one step in flight ends early, for the sake of whoever is there."""
+        plan, ticket = self._in_flight.popleft()
+        assert self.runner.interrupt(ticket)
+        assert isinstance(self.runner.collect(ticket), Interrupted)
+        newcomer_id = next(iter(self.scheduler._sequences))
+        self.scheduler.take_back(plan, newcomer_id, dispatched_ns=1, now_ns=2)
+        for row in (*plan.decodes, *(chunk for chunk in plan.prefills if chunk.samples)):
+            outcome = self.outcomes[row.sequence_id]
+            outcome.samples_planned = max(0, outcome.samples_planned - 1)  # 0: it was preempted or ended since
+        record = self.scheduler.record(plan, planned_ns=0, dispatched_ns=1, done_ns=2, committed_ns=3)
+        assert (record.interrupted_by, record.interrupted_for) == (newcomer_id, self.outcomes[newcomer_id].submit.tenant_id)
         self.check()
 
     def run(self, *, overlap: bool, max_steps: int = 5_000) -> "Driver":

@@ -118,6 +118,11 @@ class AnyInterleaving(RuleBasedStateMachine):
     def commit(self) -> None:
         self.driver.finish_step()
 
+    @precondition(lambda self: self.driver.num_in_flight == 1 and self.driver.scheduler._sequences)
+    @rule()
+    def cut(self) -> None:
+        self.driver.cut_step()
+
     def teardown(self) -> None:
         if hasattr(self, "driver"):
             while self.driver.num_in_flight:

@@ -21,12 +21,21 @@ class NativeLibrary:
 
     path: str
     isa_names: dict[int, str]
+    handle: ctypes.CDLL
 
     def level(self, isa: str | None = None) -> int:
         """The level of an instruction set by name; the best one by default. KeyError when it does not run here."""
         if isa is None:
             return min(self.isa_names)
         return {name: level for level, name in self.isa_names.items()}[isa]
+
+    def want_cut(self) -> None:
+        """The decoder call that runs stops before its next layer; its caches are half written, and its result is noise."""
+        self.handle.fairlane_want_cut()
+
+    def settle_cut(self) -> bool:
+        """Whether the call that has ended was cut, now that nothing runs; the next one runs to its end."""
+        return self.handle.fairlane_settle_cut()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,8 @@ def native_library() -> NativeLibrary | NativeUnavailable:
     names = _isa_names(handle, os.environ.get("FAIRLANE_CPU_ISA"))
     if not names:
         return NativeUnavailable(f"FAIRLANE_CPU_ISA={os.environ.get('FAIRLANE_CPU_ISA')} does not run on this machine")
-    return NativeLibrary(str(found), names)
+    handle.fairlane_settle_cut.restype = ctypes.c_bool
+    return NativeLibrary(str(found), names, handle)
 
 
 def _isa_names(handle: ctypes.CDLL, only: str | None) -> dict[int, str]:

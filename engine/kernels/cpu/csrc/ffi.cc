@@ -1,6 +1,7 @@
 // The calls that JAX makes: decodes buffers, checks what could read or write out of bounds, hands over to run.h.
 #include <string>
 
+#include "cut.h"
 #include "layer_reader.h"
 #include "run.h"
 #include "select.h"
@@ -150,6 +151,15 @@ ffi::Error WeightOf(int32_t kind, const ffi::AnyBuffer& data, const ffi::AnyBuff
   return ffi::Error::Success();
 }
 
+// In place of a product that nobody reads, as the step was cut short: numbers that a sampler is soon done with.
+ffi::Error LeaveOut(char* out, int64_t rows, int64_t width, Type type) {
+  constexpr uint32_t kFarBelow = 0xff000000;  // -1.7e38 in f32, and its upper half in bf16
+  if (type == Type::kF32) std::fill_n(reinterpret_cast<uint32_t*>(out), rows * width, kFarBelow);
+  else std::fill_n(reinterpret_cast<uint16_t*>(out), rows * width, (uint16_t)(kFarBelow >> 16));
+  for (int64_t row = 0; row < rows; ++row) std::memset(out + row * width * Bytes(type), 0, Bytes(type));
+  return ffi::Error::Success();
+}
+
 // x [T, in] bf16, data and scales as kernels.h says -> [T, out], out cut to the result's width.
 ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffer data, ffi::AnyBuffer scales, ffi::Result<ffi::AnyBuffer> y,
                    int32_t isa, int32_t kind) {
@@ -160,8 +170,9 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
   const int64_t rows = x.dimensions()[0], width = y->dimensions()[1];
   if (ffi::Error error = WeightOf(kind, data, scales, x.dimensions()[1], &weight); error.failure()) return error;
   if (width > weight.out) return Invalid("result wider than the weight");
-  Team team(pool, false);
   char* out = static_cast<char*>(y->untyped_data());
+  if (TheCut().made()) return LeaveOut(out, rows, width, type);
+  Team team(pool, false);
   const auto ranges = LiveRanges(rows, [](int64_t) { return true; });
   RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, ranges, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
     const int64_t start = group * kOutGroup;
@@ -242,6 +253,7 @@ ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
                                offsets.begin() + kLayerTensors * layer_index);
       if (!ReadLayer(reader, step, kinds.begin() + 4 * layer_index, place + heads * step.shape.head_bytes(), &layer))
         return Invalid("a weight lies outside its buffer, or is missing");
+      if (TheCut().Due()) return ffi::Error::Success();
       stack.Run(layer);
     }
   }
@@ -279,6 +291,10 @@ extern "C" const char* fairlane_isa_name(int level) {
   const Kernels* kernels = KernelsAt(level);
   return kernels ? kernels->name : nullptr;
 }
+
+// Cut the running step short; and, when it is done, whether it was.
+extern "C" void fairlane_want_cut() { TheCut().Want(); }
+extern "C" bool fairlane_settle_cut() { return TheCut().Settle(); }
 
 #pragma GCC visibility pop
 
