@@ -493,6 +493,10 @@ class WorkShare(msgspec.Struct, frozen=True, array_like=True):
     """KV tokens read."""
 
 
+NOBODY = -1
+"""No sequence's id."""
+
+
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """The ledger's tuple: one a step, in a ring on both sides; explain, tail attribution and traces read it."""
 
@@ -527,8 +531,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """How long it might take by the tightest token that was due; 0: none was."""
     budget_tokens: int = 0
     """Most prefill rows that its time allowed; 0: no bound, or no prefill wanted in."""
-    interrupted_by: int = -1
-    """The sequence for which it was cut short: nobody got its tokens. -1: it ran to its end."""
+    interrupted_by: int = NOBODY
+    """The sequence for which it was cut short: it worked for nobody, and has no shares. `NOBODY`: it ran to its end."""
     interrupted_for: str = ""
     """That sequence's tenant."""
 

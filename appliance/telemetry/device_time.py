@@ -24,8 +24,9 @@ class DeviceTime(Collector):
         self._labels = (model, quantization, gpu_type)
 
     def note_step(self, record: StepRecord, device_s: float) -> None:
-        """A step took `device_s` of the device."""
-        for tenant_id, share in shares_of(record.shares).items():
+        """A step took `device_s` of the device. What was lost as it was cut short is on whom it was cut short for."""
+        shares = {record.interrupted_for: 1.0} if record.interrupted_for else shares_of(record.shares)
+        for tenant_id, share in shares.items():
             self._seconds[self._label_of(tenant_id)] += share * device_s
 
     def forget(self, labels: Iterable[str]) -> None:

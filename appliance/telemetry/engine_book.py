@@ -70,6 +70,8 @@ class EngineBook:
     def note_step(self, record: StepRecord) -> float:
         """A step's device time in seconds: from its dispatch, or the end of the step before it, to its results."""
         phase = "prefill" if not record.decode_rows else "mixed" if record.prefill_tokens else "decode"
+        if record.interrupted_for:
+            phase = "interrupted"
         began_ns = max(record.dispatched_ns, self._last_done_ns)
         self._last_done_ns = record.done_ns
         device_s = max(0, record.done_ns - began_ns) / 1e9

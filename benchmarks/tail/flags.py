@@ -11,6 +11,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "no chunks": ("--no-enable-chunked-prefill",),
     "no deadline order": ("--no-enable-deadline-order",),
     "contiguous memory": ("--kv-allocation", "contiguous"),
+    "no step interrupts": ("--no-enable-step-interrupts",),
     "no batch preemption": ("--no-enable-batch-preemption",),
     "no KV quota": ("--no-enable-kv-quota",),
     "no prefix cache": ("--no-enable-prefix-caching",),

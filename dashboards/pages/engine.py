@@ -29,7 +29,10 @@ ENGINE = Page(
                 ),
                 Panel(
                     title="Device busy, by phase",
-                    description="Share of time under steps. At 1 the machine is full: more load only makes queues.",
+                    description=(
+                        "Share of time under steps. At 1 the machine is full: more load only makes queues. Interrupted steps were cut "
+                        "short for short prompts that had just come; they stay below a tenth."
+                    ),
                     unit="percentunit",
                     stacked=True,
                     queries=(Query(f"sum by (phase) (rate(fairlane_busy_seconds_total{{{_WHERE}}}{_R}))", "{{phase}}"),),

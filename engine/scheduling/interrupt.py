@@ -35,8 +35,6 @@ class Interrupts:
         self._newcomers: list[Sequence] = []
         self._credit_s = MOST_LOST_S
         self._credited_ns = 0
-        self.num_made = 0
-        self.lost_s = 0.0
 
     def note_arrival(self, sequence: Sequence) -> None:
         """It waits for its first step."""
@@ -78,8 +76,6 @@ class Interrupts:
         """A step was cut that had taken so long."""
         self._credit_s = self._credit_at(now_ns) - lost_s
         self._credited_ns = now_ns
-        self.num_made += 1
-        self.lost_s += lost_s
 
     def _credit_at(self, now_ns: int) -> float:
         return min(MOST_LOST_S, self._credit_s + LOST_SHARE * (now_ns - self._credited_ns) / 1e9)

@@ -9,7 +9,7 @@ from engine.scheduling.moves import PendingMoves
 from engine.scheduling.pages import PagePool
 from engine.scheduling.request import Sequence
 from engine.scheduling.tenants import Accounts
-from engine.wire import Drain, Load, StepRecord, TenantLoad, WorkShare
+from engine.wire import NOBODY, Drain, Load, StepRecord, TenantLoad, WorkShare
 
 
 @dataclass(slots=True)
@@ -138,7 +138,8 @@ def load_of(
 
 
 def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns: int, committed_ns: int, pages_free: int) -> StepRecord:
-    """The ledger's tuple of a committed step."""
+    """The ledger's tuple of a committed step, or of one that was cut short: that worked for nobody."""
+    rows = step.rows if step.interrupted_by is None else ()
     return StepRecord(
         step=step.plan.step,
         planned_ns=planned_ns,
@@ -146,9 +147,9 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         done_ns=done_ns,
         committed_ns=committed_ns,
         bucket=str(step.plan.bucket),
-        decode_rows=len(step.plan.decodes),
-        prefill_tokens=sum(len(chunk.tokens) for chunk in step.plan.prefills),
-        pad_tokens=pad_tokens_of(step),
+        decode_rows=sum(row.is_decode for row in rows),
+        prefill_tokens=sum(row.tokens for row in rows if not row.is_decode),
+        pad_tokens=pad_tokens_of(step) if rows else 0,
         shares=tuple(
             WorkShare(
                 row.sequence.sequence_id,
@@ -157,7 +158,7 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
                 0 if row.is_decode else row.tokens,
                 row.context_tokens,
             )
-            for row in step.rows
+            for row in rows
         ),
         preempted=step.preempted,
         evicted_pages=step.evicted_pages,
@@ -168,7 +169,7 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         swapped_in_pages=len(step.plan.moves.swapped_in),
         token_limit_s=step.token_limit_s or 0.0,
         budget_tokens=step.budget_tokens or 0,
-        interrupted_by=-1 if step.interrupted_by is None else step.interrupted_by.sequence_id,
+        interrupted_by=NOBODY if step.interrupted_by is None else step.interrupted_by.sequence_id,
         interrupted_for="" if step.interrupted_by is None else step.interrupted_by.submit.tenant_id,
     )
 

@@ -18,8 +18,8 @@ from engine.scheduling.budget import StepBudget
 from engine.scheduling.door import check_submit
 from engine.scheduling.draft import PlannedStep, Row
 from engine.scheduling.drain import Waiting
-from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.interrupt import Interrupts
+from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.limits import Limits
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan, StepResult
@@ -186,7 +186,11 @@ class Scheduler:
         step, began_ns = running
         for newcomer in self._interrupts.take_newcomers():
             waits = newcomer.slot < 0 and not newcomer.has_ended and not newcomer.is_paused
-            if waits and self._interrupts.is_worth_it(newcomer, step, began_ns=began_ns, now_ns=now_ns) and self._planner.can_start(newcomer):
+            if (
+                waits
+                and self._interrupts.is_worth_it(newcomer, step, began_ns=began_ns, now_ns=now_ns)
+                and self._planner.can_start(newcomer)
+            ):
                 return newcomer.sequence_id
         return None
 

@@ -164,7 +164,9 @@ class Driver:
         return StepPlan(self.step, bucket, admitted, decodes, prefills)
 
     def collect(self, ticket: object) -> StepResult:
-        return self.runner.collect(ticket)  # type: ignore[arg-type]
+        result = self.runner.collect(ticket)  # type: ignore[arg-type]
+        assert isinstance(result, StepResult)
+        return result
 
     def take(self, texts: Sequence[Text], rows: Sequence[int], ticket: object) -> None:
         result = self.collect(ticket)

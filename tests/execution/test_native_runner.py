@@ -1,5 +1,8 @@
 """The runner over the native decoder, in bf16: near the dense forward, and bit for bit the same in any company."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,20 +10,27 @@ import pytest
 
 from engine.execution.backends import stacked_params
 from engine.execution.kv_pool import attention_shape
+from engine.execution.runner import DeviceRunner
 from engine.execution.warmup import WarmedUp, warm_up
 from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.decoder import NativeStack
-from engine.kernels.cpu.library import NativeUnavailable, native_library
+from engine.kernels.cpu.library import NativeLibrary, NativeUnavailable, native_library
 from engine.model.native import native_params
+from engine.scheduling.plan import Bucket, Interrupted, StepPlan, StepResult, Ticket
 from engine.wire import Sampling
 from tests.execution.driver import BUCKETS, CONFIG, LIMITS, Driver, Text, dense_logits, tiny_params
 
 
 @pytest.fixture(scope="module")
-def ready() -> WarmedUp:
+def library() -> NativeLibrary:
     library = native_library()
     if isinstance(library, NativeUnavailable):
         pytest.skip(library.reason)
+    return library
+
+
+@pytest.fixture(scope="module")
+def ready(library: NativeLibrary) -> WarmedUp:
     dense = jax.tree.map(lambda array: array.astype(jnp.bfloat16) if array.ndim == 2 else array, tiny_params())
     params = stacked_params(native_params(dense, library.level(), int8=False), attention_shape(CONFIG, LIMITS.page_size), "bfloat16")
     assert isinstance(params.layers, NativeStack)
@@ -47,3 +57,44 @@ def test_seeded_text_is_the_same_alone_in_a_batch_and_in_chunks(ready: WarmedUp)
     together = Driver(ready.runner, overlap=True).run([Text(prompt, sampling) for prompt in prompts])
     assert together == [Driver(ready.runner).run([Text(prompt, sampling)])[0] for prompt in prompts]
     assert Driver(ready.runner).run([Text(prompt, sampling) for prompt in prompts], chunk_tokens=16) == together
+
+
+class CuttingRunner:
+    """Cuts each step before its first layer, so that nothing of it is right, and runs it once more as a scheduler would plan it then."""
+
+    def __init__(self, runner: DeviceRunner, library: NativeLibrary) -> None:
+        self.runner = runner
+        self.library = library
+
+    def dispatch(self, plan: StepPlan) -> Ticket:
+        self.library.want_cut()
+        ticket = self.runner.dispatch(plan)
+        self.runner._is_cutting = True  # as `interrupt` does while the step runs
+        assert self.runner.collect(ticket) == Interrupted()
+        decodes = tuple(replace(row, new_pages=()) for row in plan.decodes)
+        prefills = tuple(replace(chunk, new_pages=()) for chunk in plan.prefills)
+        return self.runner.dispatch(replace(plan, admitted=(), decodes=decodes, prefills=prefills))
+
+    def collect(self, ticket: Ticket) -> StepResult | Interrupted:
+        return self.runner.collect(ticket)
+
+
+def test_steps_that_were_cut_short_leave_nothing_wrong_behind(ready: WarmedUp, library: NativeLibrary) -> None:
+    sampling = Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.2, seed=3, max_tokens=8)
+    prompts = [random_prompt(length) for length in (5, 40, 300)]
+    plain = Driver(ready.runner).run([Text(prompt, sampling) for prompt in prompts], chunk_tokens=64)
+    cutting: Any = CuttingRunner(ready.runner, library)
+    assert Driver(cutting).run([Text(prompt, sampling) for prompt in prompts], chunk_tokens=64) == plain
+
+
+def test_a_step_that_is_done_is_not_cut_and_neither_is_the_next(ready: WarmedUp) -> None:
+    runner, driver = ready.runner, Driver(ready.runner)
+    text = Text(random_prompt(20), Sampling(temperature=0.0, max_tokens=6))
+    expected = Driver(runner).run([Text(text.prompt, text.sampling)])[0]
+    driver.prefill(0, text, 64)
+    for turn in range(5):
+        ticket: Any = runner.dispatch(driver.plan(Bucket(16, 0), decodes=(driver.decode_row(0, text, 20 + turn),)))
+        jax.block_until_ready(ticket.packed)
+        assert not runner.interrupt(ticket)
+        driver.take([text], [0], ticket)
+    assert text.output == expected

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 from hypothesis import given
@@ -105,6 +106,8 @@ def test_a_step_is_shared_by_what_each_tenant_computed_and_read() -> None:
     time.note_step(step(*shares), 2.0)
     assert value(time.collect(), "fairlane_device_seconds_total", tenant="a") == 1.0
     assert value(time.collect(), "fairlane_device_seconds_total", tenant="other") == 3.0
+    time.note_step(msgspec.structs.replace(step(), interrupted_by=7, interrupted_for="a"), 0.5)  # lost for the sake of a's prompt
+    assert value(time.collect(), "fairlane_device_seconds_total", tenant="a") == 1.5
     time.forget(["a"])
     assert value(time.collect(), "fairlane_device_seconds_total") == 3.0
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from engine.errors import ConfigError, TraceError
-from engine.scheduling.simulator import Served
 from engine.scheduling.fair_policy import TIE_TOKENS
+from engine.scheduling.simulator import Served
 from engine.simulation.command import simulate
 from engine.simulation.figures import Collector, jain_index, quantile
 from engine.simulation.machine import DEFAULT_MACHINE, read_machine, write_machine

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from appliance.telemetry.explain.answer import ANOTHER_TENANT, Explanation, explain
@@ -181,6 +182,20 @@ def test_a_preempted_request_shows_what_it_waited_and_computed_again() -> None:
     answer = explain(replace(report, read_ns=1, tokenized_ns=1), Recorded(records, floor_ns=10 * MS))
     assert sum_of(answer, "preempted") == pytest.approx(0.06) and answer.preemptions == 1
     assert sum_of(answer, "recompute") == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(("sequence_id", "tenant", "blamed"), [(8, "hasty", "hasty"), (1, "quiet", None)])
+def test_a_step_that_was_cut_short_cost_time_for_whom_it_was_cut(sequence_id: int, tenant: str, blamed: str | None) -> None:
+    """Its own prompt's coming costs a request nobody else's time."""
+    cut = msgspec.structs.replace(step(2, 30, 50), interrupted_by=sequence_id, interrupted_for=tenant)
+    records = (step(1, 0, 30, chunk(1, "quiet", 16)), cut, step(3, 50, 60, decode(1, "quiet")))
+    times = dict.fromkeys(("received_ns", "read_ns", "tokenized_ns"), 0)
+    ends = dict.fromkeys(("over_ns", "fed_ns", "ended_ns"), 60 * MS)
+    report = report_of(**{**times, "read_ns": 1, "tokenized_ns": 1}, submitted_ns=1, scheduled_ns=2, first_token_ns=30 * MS, **ends)
+    answer = explain(report, Recorded(records, floor_ns=10 * MS))
+    waited = [part for part in answer.parts if part.name == "decode_wait"]
+    assert [(part.tenant, part.seconds) for part in waited] == [(blamed, pytest.approx(0.02))]
+    assert sum_of(answer) == pytest.approx(0.06)
 
 
 @pytest.mark.parametrize(

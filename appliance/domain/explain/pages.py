@@ -130,7 +130,7 @@ class DebugPages:
                 record.prefill_tokens,
                 record.pages_free,
                 len(record.preempted),
-                _tenants_of(record.shares),
+                f"cut short for {record.interrupted_for}" if record.interrupted_for else _tenants_of(record.shares),
             ]
             for record in newest
         )

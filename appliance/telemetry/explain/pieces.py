@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from appliance.telemetry.explain.runs import Cause, Run, runs_of, waiting_causes, working_causes
+from appliance.telemetry.explain.runs import Cause, Run, divide, runs_of, waiting_causes, working_causes
 from appliance.telemetry.requests import RequestReport
 from engine.wire import StepRecord
 
@@ -20,9 +20,9 @@ tokenize         rendering the template, making tokens
 admission        limits, prediction, ticket
 queue            handed to the engine, no step has worked on it yet
 prefill          a step computed a chunk of its prompt
-prefill_wait     between two chunks, steps worked on others
+prefill_wait     between two chunks, steps worked on others, or were cut short for others
 decode           a step drew its next token
-decode_wait      steps worked on others while it had a token to draw
+decode_wait      steps worked on others, or were cut short for others, while it had a token to draw
 preempted        it lost its pages and waited to begin again
 recompute        a step computed what the preemption threw away
 between_steps    the engine planned, committed and reported, or a step that is not recorded yet
@@ -122,9 +122,7 @@ def _without_pauses(pieces: Iterable[Piece], paused_ns: Sequence[tuple[int, int]
 
 
 def _part(waiting: Piece, begin_ns: int, end_ns: int) -> Piece:
-    if waiting.run is None:
-        return _plain(waiting.name, begin_ns, end_ns)
-    return Piece(waiting.name, begin_ns, end_ns, waiting_causes(waiting.run, end_ns - begin_ns), waiting.run)
+    return Piece(waiting.name, begin_ns, end_ns, divide(end_ns - begin_ns, waiting.causes), waiting.run)
 
 
 class _Engine:
@@ -179,7 +177,7 @@ class _Engine:
             name = self._wait_name(next_kind)
             if name == "transfer":  # whatever runs meanwhile, it is not waited for
                 return _plain(name, begin_ns, end_ns)
-            return Piece(name, begin_ns, end_ns, waiting_causes(run, end_ns - begin_ns), run)
+            return Piece(name, begin_ns, end_ns, waiting_causes(run, end_ns - begin_ns, self._own), run)
         self._has_begun = True
         tokens = 0
         name = "decode"

@@ -41,8 +41,11 @@ type Cause = str | None
 """Whose work took the time: a tenant, or None: the request itself, or nobody."""
 
 
-def waiting_causes(run: Run, duration_ns: int) -> dict[Cause, int]:
-    """Who took a stretch of a step that did no work for us: its tenants, in proportion to their work."""
+def waiting_causes(run: Run, duration_ns: int, own: frozenset[int] = frozenset()) -> dict[Cause, int]:
+    """Who took a stretch of a step that did no work for the sequences `own`: its tenants, in proportion to their work, or the one for
+    which it was cut short."""
+    if run.record.interrupted_for:
+        return {None if run.record.interrupted_by in own else run.record.interrupted_for: duration_ns}
     weights: dict[Cause, float] = {}
     for share in run.record.shares:
         weights[share.tenant_id] = weights.get(share.tenant_id, 0.0) + units_of(share)

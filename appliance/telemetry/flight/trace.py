@@ -71,6 +71,7 @@ def _steps(bundle: Bundle, engine: str, tid: int, zero_ns: int) -> Iterator[Even
             "args": {
                 "step": record.step, "decode_rows": record.decode_rows, "prefill_tokens": record.prefill_tokens,
                 "pad_tokens": record.pad_tokens, "predicted_s": record.predicted_s, "preempted": list(record.preempted), "tokens": tenants,
+                "interrupted_for": record.interrupted_for,
             },
         }  # fmt: skip
         counters = {"pages free": record.pages_free, "decode rows": record.decode_rows, "prefill tokens": record.prefill_tokens}

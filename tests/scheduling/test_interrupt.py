@@ -1,0 +1,174 @@
+"""A step that is cut short: for whom, at whose cost, and that nothing is lost but time."""
+
+from statistics import median
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.scheduling.interrupt import CUT_S, LEAST_GAIN_S, LOST_SHARE, MOST_LOST_S
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.simulated import CacheMixup
+from engine.scheduling.step_model import StepTimes
+from engine.wire import NOBODY, TenantPolicy
+from tests.scheduling.driver import Driver, make_limits, make_submit
+from tests.scheduling.test_fairness_properties import FLOOD, MS, POLICIES, Bench, attack_of, attacks, many, quiet_requests, submit
+from tests.scheduling.test_properties import TRAFFIC, Arrival
+
+SLOW_STEPS = 3.0
+"""Times what a step of `Bench` takes: 30 ms and more."""
+
+
+def bench_of(scheduler_type: type[Scheduler] = Scheduler, **changes) -> Bench:
+    bench = Bench(scheduler_type, **({"max_step_ms": 45} | changes))
+    slow = StepTimes({bucket: SLOW_STEPS * seconds for bucket, seconds in bench.times.base_s.items()}, 0.0, 1e-9, 5e-4, 2e-6)
+    assert bench.scheduler._interrupts._model is not None
+    bench.scheduler._interrupts._model.times = bench.simulator._times = bench.times = slow
+    bench.check_budget = lambda step: None  # it knows other times
+    return bench
+
+
+def cut_steps(bench: Bench) -> list[float]:
+    """How long each took, in milliseconds."""
+    return [(step.ended_ns - step.began_ns) / MS for step in bench.steps if step.record.interrupted_by != NOBODY]
+
+
+def median_ttft_ms(bench: Bench) -> float:
+    return median(served.ttft_ns / MS for served in bench.simulator.served.values() if served.submit.tenant_id == "quiet")
+
+
+def test_a_short_prompt_does_not_wait_for_the_end_of_a_step_of_slow_work() -> None:
+    requests = [*quiet_requests(20, 170), *attack_of(FLOOD)]
+    cut, whole = bench_of().run(requests), bench_of(enable_step_interrupts=False).run(requests)
+    assert len(cut_steps(cut)) > 3 and not cut_steps(whole)
+    assert median_ttft_ms(cut) < median_ttft_ms(whole) - 10
+    assert {step.record.interrupted_for for step in cut.steps if step.record.interrupted_by != NOBODY} == {"quiet"}
+
+
+# ---- when it is worth it, and when not
+
+
+def cuts(*, came_ms: float, running: list[tuple], tenant: str = "quiet", lane: str = "fast", policies=POLICIES, **changes) -> bool:
+    """Whether a prompt of 16 tokens that comes `came_ms` after everybody else's first step cuts it."""
+    bench = bench_of(**changes)
+    bench.scheduler.set_policies(policies)
+    others = [submit(100 + n, *each) for n, each in enumerate(running)]
+    newcomer = msgspec.structs.replace(submit(1, tenant, lane, 0, 16, 4), received_ns=round(came_ms * MS))
+    bench.simulator.add([*others, newcomer])
+    bench.simulator.run(until_ns=1)
+    return bool(cut_steps(bench))
+
+
+NOISY = [("noisy", "slow", 0, 48, 4)]
+NOISY_STEP_MS = SLOW_STEPS * (10 + 48 * 0.1) + 48 * 48 / 2 * 1e-6
+
+
+def test_it_is_cut_for_a_prompt_of_the_fast_lane_beside_slow_work() -> None:
+    assert cuts(came_ms=5, running=NOISY)
+
+
+@pytest.mark.parametrize(
+    ("why", "changes"),
+    [
+        ("it is almost done", {"came_ms": NOISY_STEP_MS + 1 - (CUT_S + LEAST_GAIN_S) * 1e3}),
+        ("the newcomer is in no hurry", {"lane": "slow"}),
+        ("somebody else of the fast lane waits for a first token in it", {"running": [*NOISY, ("other", "fast", 0, 4, 4)]}),
+        (
+            "there is no row for the newcomer",
+            {
+                "running": [("quiet", "slow", 0, 2, 4), *[("noisy", "slow", 0, 2, 4)] * 3],
+                "max_num_seqs": 4,
+                "max_prefill_rows": 4,
+                "max_num_batched_tokens": 128,
+                "max_step_ms": 90,
+            },
+        ),
+        ("there are no pages for the newcomer", {"num_pages": 16}),
+        ("tenants are nothing to this policy", {"scheduling_policy": "fcfs"}),
+        ("the newcomer is outside its contract", {"policies": (*POLICIES[1:], TenantPolicy(tenant_id="quiet", committed_tpm=10))}),
+        ("it is turned off", {"enable_step_interrupts": False}),
+    ],
+)
+def test_a_step_runs_to_its_end_where(why: str, changes: dict) -> None:
+    assert not cuts(**({"came_ms": 5, "running": NOISY} | changes)), why
+
+
+def test_tokens_that_are_due_are_not_put_off() -> None:
+    """The same newcomer cuts a decode step of work whose next tokens may wait, and not one of work whose tokens are due."""
+    for tpot_s, is_cut in ((0.2, True), (0.03, False)):
+        bench = bench_of()
+        bench.scheduler.set_policies([TenantPolicy(tenant_id=name, tpot_s={"slow": tpot_s}) for name in ("quiet", "noisy")])
+        bench.run([submit(100, "noisy", "slow", 0, 16, 12), submit(1, "quiet", "fast", 175, 16, 2)])
+        assert bool(cut_steps(bench)) == is_cut
+
+
+# ---- what it costs
+
+
+SHORT_PROMPTS = st.lists(st.integers(0, 25), min_size=30, max_size=120)
+
+
+@many
+@given(gaps_ms=SHORT_PROMPTS, attack=attacks)
+def test_at_most_a_tenth_of_the_time_is_lost(gaps_ms: list[int], attack) -> None:
+    bench = bench_of()
+    short, at_ms = [], 0
+    for number, gap_ms in enumerate(gaps_ms):
+        at_ms += gap_ms
+        short.append(submit(number, "quiet", "fast", at_ms, 3, 1))
+    bench.run([*short, *attack_of([("slow", *rest) for _, *rest in attack])])
+    assert sum(cut_steps(bench)) / 1e3 <= LOST_SHARE * bench.simulator.now_ns / 1e9 + MOST_LOST_S
+
+
+# ---- that nothing else is lost
+
+
+def run_with_cuts(driver: Driver, traffic: list[Arrival]) -> Driver:
+    """Every third step is cut short."""
+    for sequence_id, (gap, prompt, sampling, salt, *_) in enumerate(traffic, 1):
+        for _ in range(gap):
+            if driver.start_step():
+                driver.cut_step() if len(driver.plans) % 3 == 0 else driver.finish_step()
+        driver.submit(make_submit(sequence_id, prompt, salt=salt, lane=("fast", "slow", "batch")[sequence_id % 3], **sampling))
+    for _ in range(3000):
+        if not driver.start_step():
+            driver.check_ended()
+            return driver
+        driver.cut_step() if len(driver.plans) % 3 == 0 else driver.finish_step()
+    raise AssertionError("somebody starves")
+
+
+class KeepsWhatWasPlanned(Scheduler):
+    """As if the rows of a cut step had been computed."""
+
+    def take_back(self, plan, newcomer_id, **times) -> None:
+        rows = self._in_flight[0].rows
+        super().take_back(plan, newcomer_id, **times)
+        for row in rows:
+            row.sequence.planned_tokens += row.tokens
+
+
+class KeepsTheCharge(Scheduler):
+    def take_back(self, plan, newcomer_id, **times) -> None:
+        rows = self._in_flight[0].rows
+        super().take_back(plan, newcomer_id, **times)
+        for row in rows:
+            self.accounts.charge(row)
+
+
+class ForgetsThatPromptsWereNotDone(Scheduler):
+    def take_back(self, plan, newcomer_id, **times) -> None:
+        rows = self._in_flight[0].rows
+        super().take_back(plan, newcomer_id, **times)
+        for row in rows:
+            row.sequence.decoding = True
+
+
+@pytest.mark.parametrize("faulty", [KeepsWhatWasPlanned, KeepsTheCharge, ForgetsThatPromptsWereNotDone])
+def test_steps_cut_short_change_nobodys_output_and_the_checks_would_see_it(faulty: type[Scheduler]) -> None:
+    limits = make_limits(num_pages=20, max_num_seqs=8, scheduling_policy="vtc", swap_pages=8)
+    driver = run_with_cuts(Driver(limits), TRAFFIC)
+    assert len(driver.plans) - len(driver.records) > 200
+    with pytest.raises((AssertionError, CacheMixup, IndexError)):
+        run_with_cuts(Driver(limits, faulty(limits)), TRAFFIC)
