@@ -162,7 +162,7 @@ def decoder_call(
     def step(params: Params, caches: Sequence[jax.Array], tables: jax.Array, lengths: jax.Array) -> tuple[jax.Array, Sequence[jax.Array]]:
         cos, sin = rope_tables(config.rope, config.head_dim, lengths - 1)
         slots = tables[:, -1] * shape.page_size
-        hidden = embed(params, jnp.zeros(rows, jnp.int32))
+        hidden = embed(config, params, jnp.zeros(rows, jnp.int32))
         hidden, caches = run_decoder(
             shape, config.rms_norm_eps, params.layers, hidden, DecoderStep(cos, sin, slots, tables, lengths, layout), caches
         )

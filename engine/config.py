@@ -23,6 +23,7 @@ def check_config(config: EngineConfig) -> None:
     Raises:
         ConfigError: names the key, its value, the bound and what to do.
     """
+    _at_least("tensor_parallel_size", config.tensor_parallel_size, 1)
     _at_least("max_num_seqs", config.max_num_seqs, 1)
     _at_least("max_num_batched_tokens", config.max_num_batched_tokens, 16)
     _at_least("max_prefill_rows", config.max_prefill_rows, 1)

@@ -11,6 +11,7 @@ from engine.config import (
 from engine.errors import ConfigError
 from engine.execution.kv_pool import page_bytes
 from engine.kernels.cpu.build import find_library
+from engine.model.devices import share_of
 from engine.model.memory import weight_bytes
 from engine.model.source import open_source
 from engine.wire import EngineConfig, ModelNeeds
@@ -20,6 +21,7 @@ def needs_of(config: EngineConfig) -> ModelNeeds:
     """Of weights and, on a CPU, of the KV pool. Raises `ConfigError` and `ModelError`."""
     check_config(config)
     source, memory = open_source(config.model), read_memory()
+    share_of(source.config, config.tensor_parallel_size)  # says what does not divide
     weights = weight_bytes(source, dtype=resolve_dtype(config), quantization=config.quantization)
     size = page_bytes(source.config, config.block_size, resolve_kv_dtype(config))
     pool, problem = 0, ""
@@ -42,4 +44,5 @@ def needs_of(config: EngineConfig) -> ModelNeeds:
         available_bytes=memory.available_bytes,
         total_bytes=memory.total_bytes,
         has_native_kernels=find_library() is not None,
+        tensor_parallel_size=config.tensor_parallel_size,
     )

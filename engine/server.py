@@ -12,28 +12,20 @@ from typing import Literal
 import jax
 import msgspec
 
-from engine.config import (
-    check_config,
-    read_memory,
-    resolve_cache_dir,
-    resolve_dtype,
-    resolve_kv_dtype,
-    resolve_max_model_len,
-    resolve_pool_pages,
-    resolve_swap_pages,
-)
+from engine.config import check_config, resolve_cache_dir, resolve_dtype, resolve_kv_dtype, resolve_max_model_len
 from engine.errors import ConfigError, EngineError, EngineGone, ModelError
 from engine.execution.backends import available_backends, load_weights
 from engine.execution.batch import Limits as DeviceLimits
 from engine.execution.host_memory import keep_freed_memory
-from engine.execution.kv_pool import attention_shape, page_bytes
+from engine.execution.kv_pool import attention_shape
 from engine.execution.warmup import use_compile_cache, warm_up
 from engine.garbage import freeze_garbage
 from engine.kernels.select import choose_backend
 from engine.link import Link
 from engine.loop import EngineLoop
+from engine.model.config import ModelConfig
+from engine.model.devices import Devices, find_devices, share_of
 from engine.model.export import export_model, write_card
-from engine.model.memory import check_fit, weight_bytes
 from engine.model.source import ModelSource, open_source
 from engine.scheduling.budget import suggest_fast_prompt_tokens
 from engine.scheduling.drain import capacity_tpm
@@ -41,6 +33,7 @@ from engine.scheduling.limits import limits_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_model import StepModel
 from engine.simulation.machine import MACHINE_NAME, Facts, Machine, processor_name, write_machine
+from engine.sizing import size_pool
 from engine.startup import Startup
 from engine.wire import (
     CommonPrefix,
@@ -122,9 +115,11 @@ class Replica:
         check_config(self._config)
         with self._startup.beating():
             source = open_source(self._config.model)
+            share = share_of(source.config, self._config.tensor_parallel_size)
+            devices = find_devices(self._config.tensor_parallel_size)
             card = self._prepare(source)
             prefixes = self._receive_prefixes()
-            loaded = self._load(source)
+            loaded = self._load(source, devices, share)
             self._pin(loaded, prefixes)
             self._decode_canary(loaded.loop, source.config.vocab_size)
         card = msgspec.structs.replace(card, num_pages=loaded.num_pages)
@@ -165,51 +160,30 @@ class Replica:
                     return message.prefixes
         return ()
 
-    def _load(self, source: ModelSource) -> Loaded:
-        """Weights, pool, programs; all of them called once."""
+    def _load(self, source: ModelSource, devices: Devices, share: ModelConfig) -> Loaded:
+        """Weights, pool, programs; all of them called once. `share` is what each of the devices has of the model."""
         config, model = self._config, source.config
-        dtype, kv_dtype = resolve_dtype(config), resolve_kv_dtype(config)
-        max_model_len = resolve_max_model_len(config, model.max_position)
-        bytes_of_weights = weight_bytes(source, dtype=dtype, quantization=config.quantization)
-        memory = read_memory()
-        free_bytes = memory.available_bytes
-        check_fit(model=model.name, weight_bytes=bytes_of_weights, pool_bytes=0, free_bytes=free_bytes, device=_device_name())
-        page_size_bytes = page_bytes(model, config.block_size, kv_dtype)
-        num_pages = resolve_pool_pages(
-            config,
-            page_bytes=page_size_bytes,
-            max_model_len=max_model_len,
-            available_bytes=free_bytes - bytes_of_weights,
-            total_bytes=memory.total_bytes,
-            on_cpu=jax.default_backend() == "cpu",
-        )
-        check_fit(
-            model=model.name,
-            weight_bytes=bytes_of_weights,
-            pool_bytes=num_pages * page_size_bytes,
-            free_bytes=free_bytes,
-            device=_device_name(),
-        )
-        pool_bytes = num_pages * page_size_bytes
-        on_host_bytes = read_memory().available_bytes - bytes_of_weights - pool_bytes
-        swap_pages = resolve_swap_pages(config, page_bytes=page_size_bytes, available_bytes=on_host_bytes)
+        kv_dtype, max_model_len = resolve_kv_dtype(config), resolve_max_model_len(config, model.max_position)
+        size = size_pool(config, source, share)
         limits = limits_of(
             config,
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,
             max_model_len=max_model_len,
-            num_pages=num_pages,
+            num_pages=size.num_pages,
             cache_version=_cache_version(config, source),
-            swap_pages=swap_pages,
+            swap_pages=size.swap_pages,
         )
-        available = available_backends()
-        chosen = choose_backend(config.attention_backend, available.backends, attention_shape(model, config.block_size), kv_dtype)
+        available = available_backends(devices)
+        chosen = choose_backend(config.attention_backend, available.backends, attention_shape(share, config.block_size), kv_dtype)
         backend = chosen.backend
         with self._startup.phase("load"):
-            weights = load_weights(source, config, backend, self._show_loading)
+            weights = load_weights(source, config, backend, self._show_loading, devices)
         keep_freed_memory()
-        device_limits = DeviceLimits(config.max_num_seqs, max_model_len, config.max_prefill_rows, num_pages, config.block_size, swap_pages)
-        warmed = warm_up(model, weights.params, device_limits, backend, limits.buckets.all(), kv_dtype, self._startup.progress)
+        rows = (config.max_num_seqs, max_model_len, config.max_prefill_rows)
+        device_limits = DeviceLimits(*rows, size.num_pages, config.block_size, size.swap_pages)
+        buckets, progress = limits.buckets.all(), self._startup.progress
+        warmed = warm_up(share, weights.params, device_limits, backend, buckets, kv_dtype, progress, devices=devices)
         self._startup.seconds.update(warmed.seconds)
         facts = Facts(
             model=model.name,
@@ -218,7 +192,7 @@ class Replica:
             measured=f"{datetime.now(UTC):%Y-%m-%d}",
             vocab_size=model.vocab_size,
             max_model_len=max_model_len,
-            num_pages=num_pages,
+            num_pages=size.num_pages,
             page_size=config.block_size,
         )
         write_machine(Path(config.export_dir) / MACHINE_NAME, Machine(facts, warmed.step_times))
@@ -228,9 +202,10 @@ class Replica:
             guard = _fatal_guard(guard)
         loop = EngineLoop(scheduler, warmed.runner, self._link, self._clock, overlap=config.async_scheduling, compiles_after_ready=guard)
         missing = f"; no native kernels: {available.native_missing}" if available.native_missing else ""
-        times, reason = warmed.step_times, f"{chosen.reason}{missing}; weights: {weights.form}"
+        split = f"; each layer split over {devices.count} devices" if devices.count > 1 else ""
+        times, reason = warmed.step_times, f"{chosen.reason}{missing}; weights: {weights.form}{split}"
         capacity, suggested = capacity_tpm(limits.buckets, times, limits.max_step_ms / 1e3), suggest_fast_prompt_tokens(times, limits)
-        return Loaded(loop, scheduler, backend.name, reason, num_pages, times.floor_s, capacity, suggested)
+        return Loaded(loop, scheduler, backend.name, reason, size.num_pages, times.floor_s, capacity, suggested)
 
     def _show_loading(self, done: int, total: int, detail: str) -> None:
         self._startup.progress("load", done, total, detail)

@@ -39,6 +39,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`int8`: weights and activations of the layers' products; `gguf`: as the file stores them."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8"] = "auto"
     """`auto` is the activations' type; `int8` has a scale for each token and KV head, and holds nearly twice the tokens of bfloat16."""
+    tensor_parallel_size: int = 1
+    """Devices that the model is split over: heads, MLP and vocabulary, and each one's KV pages; see docs/gpu.md."""
     max_model_len: int = 0
     """Longest prompt plus output in tokens; 0 takes the model's own context."""
     max_num_seqs: int = 32
@@ -173,6 +175,8 @@ class ModelNeeds(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
     has_native_kernels: bool
     """The native CPU kernels have been built."""
+    tensor_parallel_size: int = 1
+    """Devices that share the weights."""
 
 
 class FinishReason(StrEnum):

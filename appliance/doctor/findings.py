@@ -88,13 +88,30 @@ def judge_model(needs: ModelNeeds | str) -> Finding:
     return Finding("model files", State.OK, found)
 
 
+def judge_split(needs: ModelNeeds, cards: Cards) -> Finding:
+    """Whether there are as many cards as the model is to be split over."""
+    count, found = needs.tensor_parallel_size, len(cards.cards) if cards.has_cuda_plugin else 0
+    if count <= found:
+        return Finding("tensor parallelism", State.OK, f"{count} of {found} cards")
+    if found:
+        remedy = f"give --tensor-parallel-size {found} or fewer, or show the container more (--gpus all)"
+        return Finding("tensor parallelism", State.FAILED, f"tensor_parallel_size is {count}, and there are {found} cards", remedy)
+    said = f"tensor_parallel_size is {count}, and no card can be used"
+    remedy = f"without cards give 1; for a trial XLA_FLAGS=--xla_force_host_platform_device_count={count} makes devices of the CPU"
+    return Finding("tensor parallelism", State.WARNING, said, remedy)
+
+
 def judge_memory(needs: ModelNeeds, cards: Cards) -> Finding:
-    """The cards' where JAX uses one, else the machine's."""
+    """That of the fullest card used where JAX uses some, else the machine's."""
     if cards.cards and cards.has_cuda_plugin:
-        card = cards.cards[0]
-        found = f"{card.name}: {_gb(card.free_bytes)} of {_gb(card.total_bytes)} free, weights {_gb(needs.weight_bytes)}"
-        if needs.weight_bytes + MIN_CARD_SPARE_BYTES > card.free_bytes:
-            remedy = "stop what else is on the card (nvidia-smi shows it), take a smaller model, or --quantization int8"
+        card = min(cards.cards[: needs.tensor_parallel_size], key=lambda card: card.free_bytes)
+        weight_bytes = needs.weight_bytes // needs.tensor_parallel_size
+        found = f"{card.name}: {_gb(card.free_bytes)} of {_gb(card.total_bytes)} free, weights {_gb(weight_bytes)}"
+        if weight_bytes + MIN_CARD_SPARE_BYTES > card.free_bytes:
+            remedy = (
+                "stop what else is on the card (nvidia-smi shows it), take a smaller model, --quantization int8, or more cards with"
+                " --tensor-parallel-size"
+            )
             return Finding("memory", State.FAILED, found, remedy)
         return Finding("memory", State.OK, found)
     found = (

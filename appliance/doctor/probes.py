@@ -41,6 +41,7 @@ async def examine(settings: Settings) -> list[f.Finding]:
     folder = data_path(settings)
     findings = [f.judge_driver(cards), f.judge_model(needs)]
     if isinstance(needs, ModelNeeds):
+        findings += [f.judge_split(needs, cards)] * (needs.tensor_parallel_size > 1)
         findings.append(f.judge_memory(needs, cards))
     findings += [
         f.judge_port(f"{settings.host}:{settings.port}", *_listening(settings)),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from engine.config import resolve_dtype, resolve_kv_dtype
 from engine.execution.kv_pool import attention_shape
@@ -12,9 +13,10 @@ from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.decoder import decoder_supports, stack_layers
 from engine.kernels.cpu.library import NativeUnavailable, native_library
 from engine.kernels.gpu_backends import gpu_backends
-from engine.kernels.products import quantize_int8
+from engine.kernels.products import Int8Weight, quantize_int8
 from engine.kernels.xla_attention import XlaAttention
 from engine.model.checkpoint import load_model
+from engine.model.devices import ONE_DEVICE, Devices
 from engine.model.native import MATRICES, native_gguf_params, native_params
 from engine.model.params import LayerParams, Params
 from engine.model.source import GgufSource, ModelSource
@@ -29,10 +31,12 @@ class Available:
     native_missing: str
 
 
-def available_backends() -> Available:
+def available_backends(devices: Devices = ONE_DEVICE) -> Available:
     """Looks for (and at need builds) the native library on a CPU."""
     if jax.default_backend() != "cpu":
         return Available((*gpu_backends(jax.devices()[0]), XlaAttention()), "the device is not a CPU")
+    if devices.count > 1:
+        return Available((XlaAttention(),), "they run all layers in one call, on one device")
     library = native_library()
     if isinstance(library, NativeUnavailable):
         return Available((XlaAttention(),), library.reason)
@@ -48,7 +52,11 @@ class LoadedWeights:
 
 
 def load_weights(
-    source: ModelSource, config: EngineConfig, backend: AttentionBackend, progress: Callable[[int, int, str], None]
+    source: ModelSource,
+    config: EngineConfig,
+    backend: AttentionBackend,
+    progress: Callable[[int, int, str], None],
+    devices: Devices = ONE_DEVICE,
 ) -> LoadedWeights:
     """Weights in the form that `quantization`, `dtype` and the backend call for.
 
@@ -62,7 +70,9 @@ def load_weights(
         return LoadedWeights(_stacked(params, source, config), "GGUF blocks, native products")
     if keeps_blocks and not isinstance(source, GgufSource):
         native_gguf_params(source, 0)  # says what is wrong
-    _, params = load_model(source, load_format=config.load_format, dtype=resolve_dtype(config), seed=config.seed, progress=progress)
+    _, params = load_model(
+        source, load_format=config.load_format, dtype=resolve_dtype(config), seed=config.seed, progress=progress, devices=devices
+    )
     int8 = config.quantization == "int8"
     if library is not None:
         params = native_params(params, library.level(), int8=int8)
@@ -86,9 +96,16 @@ def stacked_params(params: Params, shape: AttentionShape, kv_dtype: str) -> Para
 
 
 def _int8_params(params: Params) -> Params:
-    quantize = jax.jit(quantize_int8)
-
     def layer(dense: LayerParams) -> LayerParams:
-        return dense._replace(**{name: quantize(getattr(dense, name)) for name in MATRICES})
+        return dense._replace(**{name: _quantize(getattr(dense, name)) for name in MATRICES})
 
     return params._replace(layers=tuple(map(layer, params.layers)))
+
+
+def _quantize(weight: jax.Array) -> Int8Weight:
+    """Cut as it was; a scale is of a whole row, whoever has the row's parts."""
+    if not isinstance(weight.sharding, NamedSharding):
+        return jax.jit(quantize_int8)(weight)
+    mesh, spec = weight.sharding.mesh, weight.sharding.spec
+    places = Int8Weight(weight.sharding, NamedSharding(mesh, PartitionSpec(*spec[:1])))
+    return jax.jit(quantize_int8, out_shardings=places)(weight)

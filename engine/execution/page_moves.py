@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from engine.kernels.attention import LayerCache
+from engine.model.devices import ONE_DEVICE, Devices
 from engine.scheduling.plan import PageMoves
 
 MOVE_PAGES = 16
@@ -46,15 +47,15 @@ class MovePrograms:
     write: Callable[[Caches, np.ndarray, Caches], Caches] | None = None
 
 
-def compile_moves(caches: Caches, *, with_swap: bool) -> MovePrograms:
+def compile_moves(caches: Caches, *, with_swap: bool, devices: Devices = ONE_DEVICE) -> MovePrograms:
     """One copy program, and the two of swap where there is space for it."""
     indices = jax.ShapeDtypeStruct((MOVE_PAGES,), np.int32)
-    copy = jax.jit(copy_pages, donate_argnums=0).lower(caches, indices, indices).compile()
+    copy = devices.jit(copy_pages, (caches, indices, indices), caches, donate_argnums=(0,)).lower(caches, indices, indices).compile()
     if not with_swap:
         return MovePrograms(copy)
     rows = jax.tree.map(lambda pages: jax.ShapeDtypeStruct((MOVE_PAGES, *pages.shape[1:]), pages.dtype), caches)
-    read = jax.jit(read_pages).lower(caches, indices).compile()
-    write = jax.jit(write_pages, donate_argnums=0).lower(caches, indices, rows).compile()
+    read = devices.jit(read_pages, (caches, indices), caches).lower(caches, indices).compile()
+    write = devices.jit(write_pages, (caches, indices, caches), caches, donate_argnums=(0,)).lower(caches, indices, rows).compile()
     return MovePrograms(copy, read, write)
 
 

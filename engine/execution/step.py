@@ -87,7 +87,7 @@ def _run_layers(
     if isinstance(params.layers, NativeStack):
         cos, sin = rope_tables(config.rope, config.head_dim, positions)
         step = DecoderStep(cos, sin, rows.cache_slots, inputs.decode_tables, lengths, inputs.layout)
-        return run_decoder(attention, config.rms_norm_eps, params.layers, embed(params, rows.tokens), step, caches)
+        return run_decoder(attention, config.rms_norm_eps, params.layers, embed(config, params, rows.tokens), step, caches)
     decode_rows = shape.bucket.decode_rows
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:

@@ -16,7 +16,7 @@ import jax.monitoring
 import numpy as np
 
 from engine.execution.batch import Limits, SlotArrays, StepShape, buffer_size, pack, step_shape
-from engine.execution.kv_pool import DeviceState, admit, allocate
+from engine.execution.kv_pool import DeviceState, admit, allocate, allocate_over
 from engine.execution.page_moves import MOVE_PAGES, PageMover, compile_moves
 from engine.execution.runner import SCORING_BUCKET, DeviceRunner, Programs
 from engine.execution.sampler import SlotState
@@ -25,6 +25,7 @@ from engine.kernels.attention import AttentionBackend
 from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.decoder import NativeStack
 from engine.model.config import ModelConfig
+from engine.model.devices import ONE_DEVICE, Devices
 from engine.model.params import Params
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.step_model import Probe, StepTimes, fit_step_times, work_of
@@ -95,9 +96,10 @@ def warm_up(
     kv_dtype: str,
     on_progress: OnProgress,
     *,
+    devices: Devices = ONE_DEVICE,
     compile_threads: int = 2,
 ) -> WarmedUp:
-    """Compile and call every bucket's program, the prompt-scoring one and the admission one.
+    """Compile and call every bucket's program, the prompt-scoring one and the admission one. `config` is one device's share of the model.
 
     Raises:
         ConfigError: the pool does not fit one layer's index range.
@@ -105,11 +107,15 @@ def warm_up(
     counter = CompileCounter()
     started_s = time.monotonic()
     on_progress("allocate", 0, 1, f"{limits.num_pages} pages")
-    state = jax.block_until_ready(allocate(config, limits, backend, kv_dtype, stacked=isinstance(params.layers, NativeStack)))
+    if devices.count > 1:
+        state = allocate_over(devices, config, limits, backend, kv_dtype)
+    else:
+        state = allocate(config, limits, backend, kv_dtype, stacked=isinstance(params.layers, NativeStack))
+    jax.block_until_ready(state)
     on_progress("allocate", 1, 1, "")
     allocated_s = time.monotonic()
     shapes = [*(step_shape(bucket, limits) for bucket in buckets), step_shape(SCORING_BUCKET, limits, scores_prompt=True)]
-    programs = _compile(config, params, limits, backend, shapes, state, on_progress, compile_threads)
+    programs = _compile(config, params, limits, backend, shapes, state, devices, on_progress, compile_threads)
     compiled_s = time.monotonic()
     caller = _Caller(params, limits, programs, state)
     times = _call_each(caller, on_progress)
@@ -127,6 +133,7 @@ def _compile(
     backend: AttentionBackend,
     shapes: Sequence[StepShape],
     state: DeviceState,
+    devices: Devices,
     on_progress: OnProgress,
     threads: int,
 ) -> Programs:
@@ -145,12 +152,13 @@ def _compile(
         for shape in shapes:
             function = partial(run_step, config, limits, backend, shape)
             buffer = jax.ShapeDtypeStruct((buffer_size(shape),), np.int32)
-            lowered = jax.jit(function, donate_argnums=1).lower(params, state, buffer)
+            lowered = devices.jit(function, (params, state, buffer), (state, buffer), donate_argnums=(1,)).lower(params, state, buffer)
             running[shape] = pool.submit(lowered.compile)
             running[shape].add_done_callback(lambda _, shape=shape: finished(shape))
         rows = SlotState(*(jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in state.slots))
-        admission = jax.jit(admit, donate_argnums=0).lower(state.slots, jax.ShapeDtypeStruct((), np.int32), rows).compile()
-        moves = compile_moves(state.caches, with_swap=limits.swap_pages > 0)
+        admitted = (state.slots, jax.ShapeDtypeStruct((), np.int32), rows)
+        admission = devices.jit(admit, admitted, state.slots, donate_argnums=(0,)).lower(*admitted).compile()
+        moves = compile_moves(state.caches, with_swap=limits.swap_pages > 0, devices=devices)
         return Programs({shape: future.result() for shape, future in running.items()}, admission, moves)
 
 

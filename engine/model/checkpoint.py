@@ -13,9 +13,11 @@ from typing import Literal, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from engine.errors import ModelError
 from engine.model.config import ModelConfig
+from engine.model.devices import COLUMNS, ONE_DEVICE, ROWS, WHOLE, Devices
 from engine.model.dummy import DummyTensor
 from engine.model.gguf_config import find_tensor
 from engine.model.gguf_file import GgufTensor
@@ -49,15 +51,16 @@ def load_model(
     dtype: str = "auto",
     seed: int = 0,
     progress: Progress = lambda done, total, detail: None,
+    devices: Devices = ONE_DEVICE,
 ) -> tuple[ModelConfig, Params]:
-    """Read a model: matrices and biases in `dtype` (`auto` is bfloat16), norms in f32, on JAX's default device.
+    """Read a model: matrices and biases in `dtype` (`auto` is bfloat16), norms in f32, on JAX's default device or cut over several.
 
     Raises:
         ModelError: a file or tensor is missing, damaged, or of an unsupported kind; the message says what to do.
     """
     opened = open_source(source) if isinstance(source, str) else source
     tensors = _tensors(opened, load_format, seed)
-    loader = _Loader(opened.config, tensors, jnp.dtype("bfloat16" if dtype == "auto" else dtype))
+    loader = _Loader(opened.config, tensors, jnp.dtype("bfloat16" if dtype == "auto" else dtype), devices)
     return opened.config, loader.load(progress)
 
 
@@ -108,58 +111,66 @@ class _Loader:
     config: ModelConfig
     tensors: Mapping[str, Tensor]
     dtype: np.dtype
+    devices: Devices
 
     def load(self, progress: Progress) -> Params:
         num_layers = self.config.num_layers
         with ThreadPoolExecutor(LOAD_THREADS, thread_name_prefix="load") as pool:
-            embed = pool.submit(self._matrix, "model.embed_tokens.weight")
-            head = None if self.config.tie_embeddings else pool.submit(self._matrix, "lm_head.weight")
+            embed = pool.submit(self._vocabulary, "model.embed_tokens.weight")
+            head = None if self.config.tie_embeddings else pool.submit(self._vocabulary, "lm_head.weight")
             pending = [pool.submit(self._layer, index) for index in range(num_layers)]
             layers = []
             for index, layer in enumerate(pending):
                 layers.append(layer.result())
                 progress(index + 1, num_layers, f"layer {index + 1} of {num_layers}")
-            final_norm = self._read(["model.norm.weight"], np.dtype(np.float32))
+            final_norm = self._norm("model.norm.weight")
             return Params(embed.result(), tuple(layers), final_norm, None if head is None else head.result())
 
     def _layer(self, index: int) -> LayerParams:
         def norm(part: str) -> jax.Array:
-            return self._read([layer_name(index, part, "weight")], np.dtype(np.float32))
+            return self._norm(layer_name(index, part, "weight"))
 
-        def weight(*parts: str) -> jax.Array:
-            return self._matrix(*(layer_name(index, part, "weight") for part in parts))
+        def weight(spec: PartitionSpec, *parts: str) -> jax.Array:
+            return self._matrix(spec, *(layer_name(index, part, "weight") for part in parts))
 
-        def bias(wanted: bool, *parts: str) -> jax.Array | None:
-            return self._matrix(*(layer_name(index, part, "bias") for part in parts)) if wanted else None
+        def bias(wanted: bool, spec: PartitionSpec, *parts: str) -> jax.Array | None:
+            return self._matrix(spec, *(layer_name(index, part, "bias") for part in parts)) if wanted else None
 
         config = self.config
         qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
         gate_up = ("mlp.gate_proj", "mlp.up_proj")
         return LayerParams(
             input_norm=norm("input_layernorm"),
-            qkv=weight(*qkv),
-            qkv_bias=bias(config.qkv_bias, *qkv),
+            qkv=weight(ROWS, *qkv),
+            qkv_bias=bias(config.qkv_bias, ROWS, *qkv),
             q_norm=norm("self_attn.q_norm") if config.qk_norm else None,
             k_norm=norm("self_attn.k_norm") if config.qk_norm else None,
-            output=weight("self_attn.o_proj"),
-            output_bias=bias(config.output_bias, "self_attn.o_proj"),
+            output=weight(COLUMNS, "self_attn.o_proj"),
+            output_bias=bias(config.output_bias, WHOLE, "self_attn.o_proj"),
             post_norm=norm("post_attention_layernorm"),
-            gate_up=weight(*gate_up),
-            gate_up_bias=bias(config.mlp_bias, *gate_up),
-            down=weight("mlp.down_proj"),
-            down_bias=bias(config.mlp_bias, "mlp.down_proj"),
+            gate_up=weight(ROWS, *gate_up),
+            gate_up_bias=bias(config.mlp_bias, ROWS, *gate_up),
+            down=weight(COLUMNS, "mlp.down_proj"),
+            down_bias=bias(config.mlp_bias, WHOLE, "mlp.down_proj"),
         )
 
-    def _matrix(self, *names: str) -> jax.Array:
-        return self._read(names, self.dtype)
+    def _norm(self, name: str) -> jax.Array:
+        return self.devices.put(self._read([name], np.dtype(np.float32))[0], WHOLE)
 
-    def _read(self, names: Sequence[str], dtype: np.dtype) -> jax.Array:
-        """The named tensors one below the other, on the device."""
+    def _vocabulary(self, name: str) -> jax.Array:
+        return self.devices.put_vocabulary(self._read([name], self.dtype)[0])
+
+    def _matrix(self, spec: PartitionSpec, *names: str) -> jax.Array:
+        values, part_rows = self._read(names, self.dtype)
+        return self.devices.put(values, spec, part_rows)
+
+    def _read(self, names: Sequence[str], dtype: np.dtype) -> tuple[np.ndarray, list[int]]:
+        """The named tensors one below the other, in host memory, and how many rows each has."""
         tensors = [self.tensors[name] for name in names]
-        num_rows = sum(tensor.shape[0] for tensor in tensors)
-        out = np.empty((num_rows, *tensors[0].shape[1:]), dtype)
+        part_rows = [tensor.shape[0] for tensor in tensors]
+        out = np.empty((sum(part_rows), *tensors[0].shape[1:]), dtype)
         start = 0
-        for tensor in tensors:
-            tensor.read_into(out[start : start + tensor.shape[0]])
-            start += tensor.shape[0]
-        return jax.device_put(out)
+        for tensor, rows in zip(tensors, part_rows, strict=True):
+            tensor.read_into(out[start : start + rows])
+            start += rows
+        return out, part_rows

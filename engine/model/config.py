@@ -44,3 +44,5 @@ class ModelConfig:
     """Tokens a position sees, itself included; None sees all."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    split_over: int = 1
+    """Devices that share each matrix: heads and MLP width are then one device's (`engine.model.devices.share_of`)."""

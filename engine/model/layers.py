@@ -5,6 +5,7 @@ activations' type.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -59,9 +60,15 @@ def rotate(x: Float[Array, "T heads D"], cos: Float[Array, "T half"], sin: Float
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def linear(x: Float[Array, "T in"], weight: Weight, bias: Float[Array, " out"] | None) -> Float[Array, "T out"]:
-    """x @ weight.T + bias; the weight is stored [out, in]."""
-    y = product(x, weight)
+type Join = Callable[[jax.Array], jax.Array]
+"""Makes a whole product of what each device computed from its share of `in`."""
+
+
+def linear(
+    x: Float[Array, "T in"], weight: Weight, bias: Float[Array, " out"] | None, join: Join = lambda part: part
+) -> Float[Array, "T out"]:
+    """x @ weight.T + bias; the weight is stored [out, in]. The bias counts once, after `join`."""
+    y = join(product(x, weight))
     return y if bias is None else y + bias.astype(y.dtype)
 
 
@@ -71,7 +78,8 @@ def gated_mlp(
     gate_up_bias: Float[Array, " out"] | None,
     down: Weight,
     down_bias: Float[Array, " hidden"] | None,
+    join: Join,
 ) -> Float[Array, "T hidden"]:
     """down(silu(gate(x)) * up(x)); gate and up are one product (SwiGLU, Shazeer, 2020)."""
     gate, up = jnp.split(linear(x, gate_up, gate_up_bias), 2, axis=-1)
-    return linear(jax.nn.silu(gate) * up, down, down_bias)
+    return linear(jax.nn.silu(gate) * up, down, down_bias, join)

@@ -31,7 +31,10 @@ def check_fit(*, model: str, weight_bytes: int, pool_bytes: int, free_bytes: int
         return
     numbers = f"weights {gigabytes(weight_bytes)} + KV pool {gigabytes(pool_bytes)} > {gigabytes(free_bytes)} free on {device}"
     if weight_bytes > free_bytes:
-        remedy = "the weights alone are too much: use --quantization int8, a smaller --dtype, a smaller model, or more memory"
+        remedy = (
+            "the weights alone are too much: use --quantization int8, a smaller --dtype, a smaller model, or more memory"
+            " (--tensor-parallel-size splits a model over cards)"
+        )
     else:
         left = gigabytes(free_bytes - weight_bytes)
         remedy = f"give the KV pool at most {left} (--kv-cache-memory-bytes, --num-gpu-blocks-override), or lower --max-model-len"

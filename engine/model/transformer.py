@@ -6,6 +6,7 @@ separate arrays: one stacked cache scanned over layers would be copied whole eve
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import jax
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float, Float32, Int
 from engine.kernels.attention import LayerCache
 from engine.kernels.products import OwnRows, product
 from engine.model.config import ModelConfig
+from engine.model.devices import gather_vocabulary, own_tokens, sum_over_devices
 from engine.model.layers import gated_mlp, linear, rms_norm, rope_tables, rotate
 from engine.model.params import LayerParams, Params
 
@@ -45,16 +47,17 @@ def forward(
     Residual stream and result have the type of `params.embed`. Token ids must lie in the vocabulary: the gather clamps.
     """
     cos, sin = rope_tables(config.rope, config.head_dim, positions)
-    hidden = embed(params, tokens)
+    hidden = embed(config, params, tokens)
+    join = partial(sum_over_devices, config)
 
     @jax.jit  # traced once, not once a layer: a warm start is mostly tracing
     def block(layer: LayerParams, hidden: jax.Array, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
         normed = rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
         q, k, v = _project(config, layer, normed, cos, sin)
         attended, cache = attend(q, k, v, cache)
-        hidden = hidden + linear(attended.reshape(hidden.shape[0], -1), layer.output, layer.output_bias)
+        hidden = hidden + linear(attended.reshape(hidden.shape[0], -1), layer.output, layer.output_bias, join)
         normed = rms_norm(hidden, layer.post_norm, config.rms_norm_eps)
-        hidden = hidden + gated_mlp(normed, layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)
+        hidden = hidden + gated_mlp(normed, layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias, join)
         return hidden, cache
 
     new_caches = []
@@ -64,11 +67,15 @@ def forward(
     return hidden, tuple(new_caches)
 
 
-def embed(params: Params, tokens: Int[Array, " T"]) -> Float[Array, "T hidden"]:
-    """Rows of the embedding; a packed one, shared with the head, unpacks its own."""
+def embed(config: ModelConfig, params: Params, tokens: Int[Array, " T"]) -> Float[Array, "T hidden"]:
+    """Rows of the embedding; a packed one, shared with the head, unpacks its own. Of a split one each device adds what it has."""
     if isinstance(params.embed, OwnRows):
         return params.embed.rows(tokens)
-    return jnp.take(params.embed, tokens, axis=0, mode="clip")
+    if config.split_over == 1:
+        return jnp.take(params.embed, tokens, axis=0, mode="clip")
+    rows, is_own = own_tokens(tokens, params.embed.shape[0])
+    found = jnp.take(params.embed, rows, axis=0, mode="clip")
+    return sum_over_devices(config, jnp.where(is_own[:, None], found, 0))
 
 
 def _project(
@@ -88,7 +95,7 @@ def logits(config: ModelConfig, params: Params, hidden_rows: Float[Array, "N hid
     """Final norm and head at the rows that sample, accumulated and returned in f32."""
     normed = rms_norm(hidden_rows, params.final_norm, config.rms_norm_eps)
     head = params.embed if params.head is None else params.head
-    return product(normed, head, out_dtype=jnp.float32)
+    return gather_vocabulary(config, product(normed, head, out_dtype=jnp.float32))
 
 
 def dense_attend(config: ModelConfig) -> Attend:

@@ -22,6 +22,7 @@ NEEDS = ModelNeeds(
     has_native_kernels=True,
 )
 H200 = f.Card("NVIDIA H200", 140 * GB, 141 * GB)
+TWO_CARDS = f.Cards((), "580", (H200, H200), "", True)
 NO_ROOM = "the KV pool has 3 pages: set max_model_len to at most 48"
 
 
@@ -46,6 +47,14 @@ def needs(**changes: object) -> ModelNeeds:
         (f.judge_memory(needs(pool_problem=NO_ROOM), f.Cards()), "failed", (NO_ROOM,)),
         (f.judge_memory(needs(weight_bytes=139 * GB), f.Cards((), "580", (H200,), "", True)), "failed", ("nvidia-smi",)),
         (f.judge_memory(needs(available_bytes=0), f.Cards((), "580", (H200,), "", True)), "ok", ("140.0 GB of 141.0 GB free",)),
+        (
+            f.judge_memory(needs(weight_bytes=139 * GB, tensor_parallel_size=2), TWO_CARDS),
+            "ok",
+            ("69.5 GB",),
+        ),
+        (f.judge_split(needs(tensor_parallel_size=2), TWO_CARDS), "ok", ("2 of 2 cards",)),
+        (f.judge_split(needs(tensor_parallel_size=4), TWO_CARDS), "failed", ("--tensor-parallel-size 2",)),
+        (f.judge_split(needs(tensor_parallel_size=2), f.Cards()), "warning", ("no card", "XLA_FLAGS")),
         (f.judge_port("127.0.0.1:8000", "", ""), "ok", ("is free",)),
         (f.judge_port("127.0.0.1:8000", "Address already in use", "http://127.0.0.1:8000"), "ok", ("is served from this",)),
         (f.judge_port("127.0.0.1:8000", "Address already in use", ""), "failed", ("already in use", "--port")),

@@ -20,6 +20,7 @@ def pages(config: EngineConfig, *, available_bytes: int = 10**9, total_bytes: in
 @pytest.mark.parametrize(
     ("config", "text"),
     [
+        (EngineConfig(tensor_parallel_size=0), "tensor_parallel_size is 0.*at least 1"),
         (EngineConfig(max_num_seqs=0), "max_num_seqs is 0"),
         (EngineConfig(max_num_batched_tokens=15), "max_num_batched_tokens is 15.*at least 16"),
         (EngineConfig(max_model_len=1), "max_model_len is 1"),

@@ -109,7 +109,7 @@ class Sequence:
         step = DecoderStep(
             cos, sin, jnp.asarray(slots), jnp.asarray(tables), jnp.asarray(lengths), PrefillLayout(*map(jnp.asarray, layout))
         )
-        hidden = embed(self.params, jnp.asarray(tokens))
+        hidden = embed(self.config, self.params, jnp.asarray(tokens))
         out, self.caches = run_decoder(self.shape, self.config.rms_norm_eps, self.stack, hidden, step, self.caches)
         return np.asarray(out, np.float32)
 
@@ -184,7 +184,7 @@ def test_padding_is_left_as_it_was(library: NativeLibrary) -> None:
     rows = sequence._run(tokens, positions, [0, 1, 2], np.stack([sequence.table] * 3), np.ones(3, np.int32), layout)
     padded = np.full(3, -1, np.int32)
     out = sequence.run(tokens, positions, padded, np.stack([sequence.table] * 3), np.zeros(3, np.int32), layout)
-    np.testing.assert_array_equal(out, np.asarray(embed(params, jnp.asarray(tokens)), np.float32))
+    np.testing.assert_array_equal(out, np.asarray(embed(LLAMA, params, jnp.asarray(tokens)), np.float32))
     assert not np.array_equal(out, rows)
 
 

@@ -38,7 +38,7 @@ def native_scores(
         layout = PrefillLayout(table[None], jnp.zeros(CHUNK // 16, jnp.int32), 0 * one, CHUNK * one, start * one)
         cos, sin = rope_tables(config.rope, config.head_dim, positions)
         step = DecoderStep(cos, sin, positions, jnp.zeros((0, len(table)), jnp.int32), none, layout)
-        hidden, caches = run_decoder(shape, config.rms_norm_eps, stack, embed(params, tokens), step, caches)
+        hidden, caches = run_decoder(shape, config.rms_norm_eps, stack, embed(config, params, tokens), step, caches)
         rows = np.asarray(logits(config, params, hidden), np.float64)
         rows -= rows.max(axis=1, keepdims=True)
         nll.append(np.log(np.exp(rows).sum(axis=1)) - rows[np.arange(CHUNK), following[start : start + CHUNK]])
