@@ -8,6 +8,7 @@ step, and logits are gathered, so that every device draws the same tokens from t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -60,7 +61,7 @@ class Devices:
             return jax.jit(function, donate_argnums=donate_argnums)
         specs, out_specs = jax.tree.map(_spec, arguments), jax.tree.map(_spec, results)
         spread = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
-        places, out_places = (jax.tree.map(lambda spec: NamedSharding(mesh, spec), tree) for tree in (specs, out_specs))
+        places, out_places = (jax.tree.map(partial(NamedSharding, mesh), tree) for tree in (specs, out_specs))
         return jax.jit(spread, in_shardings=places, out_shardings=out_places, donate_argnums=donate_argnums)
 
 
