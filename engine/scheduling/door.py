@@ -1,15 +1,17 @@
 """Validation at the door: JAX clamps and drops out-of-range indices in silence, so a bad id would give wrong text."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.errors import InvalidSequence
+from engine.scheduling.kv_memory import KvMemory
 from engine.scheduling.limits import Limits
+from engine.scheduling.request import Sequence
 from engine.wire import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, Sampling, Submit
 
 
 def check_submit(submit: Submit, limits: Limits) -> None:
-    """Refuse what can not be run whatever the load. What the pool can not hold is the scheduler's to refuse.
+    """Refuse what can not be run whatever the load. What the pool can not hold, `check_pool` refuses.
 
     Raises:
         InvalidSequence: says which field, its value, and the bound.
@@ -19,6 +21,38 @@ def check_submit(submit: Submit, limits: Limits) -> None:
     _check_ids("prompt", submit.prompt, limits.vocab_size)
     _check_lengths(len(submit.prompt), submit.sampling, limits.max_model_len)
     _check_sampling(submit.sampling, limits.vocab_size)
+
+
+def check_pool(sequence: Sequence, limits: Limits, memory: KvMemory) -> None:
+    """Refuse what the pool could not hold if it were empty but for what is pinned and reserved.
+
+    Raises:
+        InvalidSequence: says how many pages it needs, and how many there are.
+    """
+    needed = limits.pages_for(sequence.max_tokens - 1)
+    if needed <= limits.num_pages - memory.num_pinned:
+        return
+    available = memory.pages_ever_available(sequence)
+    if needed > available:
+        raise InvalidSequence(
+            f"the prompt has {sequence.prompt_tokens} tokens and max_tokens is {sequence.submit.sampling.max_tokens}: that needs"
+            f" {needed} KV pages of {limits.page_size} tokens, and the pool has {available} for one sequence"
+        )
+
+
+def leader_of(sequence: Sequence, live: Mapping[int, Sequence], limits: Limits) -> Sequence | None:
+    """The first output of its prompt, of whose pages it may take copies. None: it ended already, or the prompt has to be scored.
+
+    Raises:
+        InvalidSequence: the two do not share a prompt.
+    """
+    submit = sequence.submit
+    leader = live.get(submit.sibling_of) if submit.sibling_of is not None else None
+    if leader is None or sequence.wants_prompt_logprobs or limits.contiguous_kv:
+        return None
+    if (leader.submit.salt, leader.submit.prompt) != (submit.salt, submit.prompt):
+        raise InvalidSequence(f"sibling_of is {submit.sibling_of}: that sequence has another prompt or another salt")
+    return leader
 
 
 def _check_ids(field: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -15,9 +15,10 @@ import msgspec
 
 from engine.errors import InvalidSequence
 from engine.scheduling.budget import StepBudget
-from engine.scheduling.door import check_submit
+from engine.scheduling.door import check_pool, check_submit, leader_of
 from engine.scheduling.draft import PlannedStep, Row
 from engine.scheduling.drain import Waiting
+from engine.scheduling.events import event_of, finish_reason
 from engine.scheduling.interrupt import Interrupts
 from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.limits import Limits
@@ -78,8 +79,8 @@ class Scheduler:
         if submit.sequence_id in self._sequences:
             raise InvalidSequence(f"sequence {submit.sequence_id} exists already")
         sequence = Sequence(submit, self._num_arrivals, list(submit.prompt), len(submit.prompt))
-        self._check_pool(sequence)
-        sequence.leader = self._leader_of(submit, sequence)
+        check_pool(sequence, self._limits, self._roster.memory)
+        sequence.leader = leader_of(sequence, self._sequences, self._limits)
         self._num_arrivals += 1
         self._sequences[submit.sequence_id] = sequence
         if sequence.wants_prompt_logprobs:
@@ -94,7 +95,7 @@ class Scheduler:
         """End a sequence now, wherever it is; its event comes from `take_events`. Unknown ids ended already."""
         sequence = self._sequences.get(sequence_id)
         if sequence is not None:
-            self._events.append(self._event(sequence, (), (), FinishReason.ABORT))
+            self._events.append(event_of(sequence, (), (), FinishReason.ABORT))
             self._end(sequence)
             self._check_if_idle()
 
@@ -294,39 +295,12 @@ class Scheduler:
     def _take_token(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> SequenceEvent:
         sequence.in_flight_samples -= 1
         sequence.tokens.append(token)
-        finish = self._finish_reason(sequence, token)
-        event = self._event(sequence, (token,), () if logprob is None else (logprob,), finish)
+        finish = finish_reason(sequence, token, self._limits.eos_token_ids)
+        self._lone.pop(sequence.sequence_id, None)
+        event = event_of(sequence, (token,), () if logprob is None else (logprob,), finish)
         if finish is not None:
             self._end(sequence)
         return event
-
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        sampling = sequence.submit.sampling
-        may_stop = len(sequence.tokens) - sequence.prompt_tokens >= sampling.min_tokens
-        is_eos = token in self._limits.eos_token_ids and not sampling.ignore_eos
-        if may_stop and (is_eos or token in sampling.stop_token_ids):
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(sequence.tokens) >= sequence.max_tokens else None
-
-    def _event(
-        self, sequence: Sequence, tokens: tuple[int, ...], logprobs: tuple[TokenLogprob, ...], finish: FinishReason | None
-    ) -> SequenceEvent:
-        stop_token_id = tokens[0] if finish is FinishReason.STOP else None
-        if sequence.first_event_sent:
-            return SequenceEvent(sequence.sequence_id, tokens, logprobs, finish, stop_token_id)
-        sequence.first_event_sent = True
-        self._lone.pop(sequence.sequence_id, None)
-        return SequenceEvent(
-            sequence.sequence_id,
-            tokens,
-            logprobs,
-            finish,
-            stop_token_id,
-            cached_tokens=sequence.cached_tokens,
-            scheduled_ns=sequence.scheduled_ns,
-            prompt_logprobs=tuple(sequence.prompt_logprobs[: sequence.prompt_tokens - 1]),
-            lane=sequence.submit.lane,
-        )
 
     @property
     def _reserved_rows(self) -> int:
@@ -341,6 +315,7 @@ class Scheduler:
     def _end(self, sequence: Sequence) -> None:
         self._ended_rows += sequence.slot >= 0
         del self._sequences[sequence.sequence_id]
+        self._lone.pop(sequence.sequence_id, None)
         sequence.has_ended, sequence.leader = True, None
         output_tokens = len(sequence.tokens) - sequence.prompt_tokens
         if output_tokens:
@@ -370,30 +345,9 @@ class Scheduler:
         while self._latest_starts and self._latest_starts[0][0] < now_ns:
             sequence = self._sequences.get(heappop(self._latest_starts)[1])
             if sequence is not None and not sequence.scheduled_ns:
-                self._events.append(self._event(sequence, (), (), FinishReason.EXPIRED))
+                self._events.append(event_of(sequence, (), (), FinishReason.EXPIRED))
                 self._end(sequence)
                 self._check_if_idle()
-
-    def _check_pool(self, sequence: Sequence) -> None:
-        memory = self._roster.memory
-        needed = self._limits.pages_for(sequence.max_tokens - 1)
-        if needed <= self._limits.num_pages - memory.num_pinned:
-            return
-        available = memory.pages_ever_available(sequence)
-        if needed > available:
-            raise InvalidSequence(
-                f"the prompt has {sequence.prompt_tokens} tokens and max_tokens is {sequence.submit.sampling.max_tokens}: that needs"
-                f" {needed} KV pages of {self._limits.page_size} tokens, and the pool has {available} for one sequence"
-            )
-
-    def _leader_of(self, submit: Submit, sequence: Sequence) -> Sequence | None:
-        """Raises InvalidSequence where the two do not share a prompt. None: it ended already, or the prompt has to be scored."""
-        leader = self._sequences.get(submit.sibling_of) if submit.sibling_of is not None else None
-        if leader is None or sequence.wants_prompt_logprobs or self._limits.contiguous_kv:
-            return None
-        if (leader.submit.salt, leader.submit.prompt) != (submit.salt, submit.prompt):
-            raise InvalidSequence(f"sibling_of is {submit.sibling_of}: that sequence has another prompt or another salt")
-        return leader
 
     def _preempt_if_forced(self) -> None:
         every = self._limits.preempt_every_steps
