@@ -152,7 +152,7 @@ async def _serve(settings: Settings, engine_command: Sequence[str], log_level: L
                 was_ready.append(True)
                 console.end_progress()
                 startup_s = time.monotonic() - began_s
-                console.say(banner(url, ready, startup_s, _first_secrets(settings, control), is_private=console.is_terminal))
+                console.say(banner(url, ready, startup_s, first_secrets(settings, control), is_private=console.is_terminal))
 
             def on_broken(message: str) -> None:
                 if not failed.done():
@@ -177,9 +177,11 @@ def _only_server(settings: Settings, folder: Path) -> Iterator[None]:
         yield
 
 
-def _first_secrets(settings: Settings, control: Control) -> FirstSecrets:
+def first_secrets(settings: Settings, control: Control) -> FirstSecrets:
+    """What the banner tells of them at this moment."""
     token_path = data_path(settings) / SETUP_TOKEN_FILE
-    return FirstSecrets(control.api_key, control.api_key_path, control.admin_token_path, control.logins.setup_token, token_path)
+    setup_token = None if control.directory.snapshot.has_owner else control.logins.setup_token  # one may have been made during warm-up
+    return FirstSecrets(control.api_key, control.api_key_path, control.admin_token_path, setup_token, token_path)
 
 
 @asynccontextmanager

@@ -33,8 +33,22 @@ class ApplianceError(Exception):
         self.param = param
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One of several things that are wrong: where, as a path joined by dots (`tenants.acme.overrides.rpm`), and what."""
+
+    param: str
+    message: str
+
+
 class Invalid(ApplianceError):
+    """`faults` are all that is wrong, where more than one thing is looked for; the message then tells them all."""
+
     code = "invalid_value"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None, faults: tuple[Fault, ...] = ()) -> None:
+        super().__init__(message, code=code, param=param)
+        self.faults = faults
 
 
 class Unauthenticated(ApplianceError):

@@ -25,6 +25,7 @@ from appliance.errors import (
     EditConflict,
     EndedByOperator,
     EngineFailed,
+    Fault,
     Forbidden,
     Invalid,
     NotFound,
@@ -57,6 +58,8 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Which limit or shortage, where there is one; absent elsewhere."""
     edit_conflict: EditConflict | None = None
     """The version that a second editor read, the present one and what it holds; absent elsewhere."""
+    faults: tuple[Fault, ...] = ()
+    """All that is wrong with a configuration document, each with its place; absent elsewhere."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -116,13 +119,15 @@ def problem_of(error: ApplianceError) -> Problem:
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
     edit = error.edit if isinstance(error, Conflict) else None
-    return Problem(status, _body(error.message, kind, error.code, error.param, reason, edit), headers)
+    faults = error.faults if isinstance(error, Invalid) else ()
+    detail = ErrorDetail(
+        message=error.message, type=kind, param=error.param, code=error.code, reason=reason, edit_conflict=edit, faults=faults
+    )
+    return Problem(status, ErrorBody(detail), headers)
 
 
-def _body(
-    message: str, kind: str, code: str | None, param: str | None = None, reason: str = "", edit: EditConflict | None = None
-) -> ErrorBody:
-    return ErrorBody(ErrorDetail(message=message, type=kind, param=param, code=code, reason=reason, edit_conflict=edit))
+def _body(message: str, kind: str, code: str | None, param: str | None = None) -> ErrorBody:
+    return ErrorBody(ErrorDetail(message=message, type=kind, param=param, code=code))
 
 
 def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Problem:

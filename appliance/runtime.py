@@ -128,7 +128,8 @@ class Runtime:
         self._warn_of_contracts()
 
     def _warn_of_contracts(self) -> None:
-        for warning in contract_warnings(self._directory.snapshot.policies.values(), self._directory.capacity_tpm):
+        contracts = (policy.committed_tpm for policy in self._directory.snapshot.policies.values())
+        for warning in contract_warnings(contracts, self._directory.capacity_tpm) if self._directory.capacity_tpm else ():
             log.warning("contracts_exceed_capacity", detail=warning)
 
     def _on_progress(self, step: Progress) -> None:

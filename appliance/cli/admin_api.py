@@ -10,7 +10,7 @@ import msgspec
 
 from appliance.domain.access.secret_files import read_secret
 from appliance.domain.tenants.bootstrap import ADMIN_TOKEN_FILE
-from appliance.errors import ApplianceError, Conflict, Invalid
+from appliance.errors import ApplianceError, Conflict, Fault, Invalid
 from appliance.settings import Settings, SettingsError, data_path
 
 TIMEOUT_S = 60.0
@@ -64,7 +64,9 @@ def _refusal(answer: urllib.error.HTTPError) -> ApplianceError:
     try:
         error = json.loads(answer.read())["error"]
         message, param = str(error["message"]), error.get("param")
+        faults = msgspec.convert(error.get("faults", ()), tuple[Fault, ...])
     except (ValueError, KeyError, TypeError):
         return ApiError(f"the server answered {answer.code} {answer.reason}")
-    kinds = {400: Invalid, 409: Conflict}
-    return kinds.get(answer.code, ApiError)(message, param=param)
+    if answer.code == 400:
+        return Invalid(message, param=param, faults=faults)
+    return (Conflict if answer.code == 409 else ApiError)(message, param=param)

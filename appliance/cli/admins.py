@@ -3,8 +3,20 @@
 import sys
 
 import click
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.cli.common import SEEN_AT_ONCE, cli_actor, fails_clearly, parse_time, print_json, print_table, run_on_store, store_options
+from appliance.cli.common import (
+    SEEN_AT_ONCE,
+    cli_actor,
+    fails_clearly,
+    make_store_and_run,
+    parse_time,
+    print_json,
+    print_table,
+    read_database,
+    run_on_store,
+    store_options,
+)
 from appliance.domain.access.principal import Role
 from appliance.domain.admins.decisions import check_admin_name, check_password
 from appliance.domain.admins.models import AdminToken, AdminUser
@@ -46,7 +58,7 @@ def create_command(name: str, role: str, no_password: bool, password_stdin: bool
         async with store.database.write() as session:
             return await create_admin(session, name, Role(role), password_hash, cli_actor())
 
-    row = run_on_store(**where, work=work)
+    row = make_store_and_run(**where, work=work)
     click.echo(f"administrator {row.name} ({row.role}) created as {row.id}; a token for programs: fairlane admin token {row.name}")
 
 
@@ -57,11 +69,10 @@ def create_command(name: str, role: str, no_password: bool, password_stdin: bool
 def list_command(as_json: bool, **where: str | None) -> None:
     """Show all administrators."""
 
-    async def work(store: Store) -> list[AdminUser]:
-        async with store.database.read() as session:
-            return await list_admins(session)
+    async def work(session: AsyncSession) -> list[AdminUser]:
+        return await list_admins(session)
 
-    found = run_on_store(**where, work=work)
+    found = read_database(**where, work=work)
     if as_json:
         print_json([admin_view(row) for row in found])
         return
@@ -169,11 +180,10 @@ def token_command(name: str, purpose: str, role: str | None, expires: str | None
 def tokens_command(name: str, as_json: bool, **where: str | None) -> None:
     """Show the tokens of NAME, revoked ones too; of each only the first and last characters."""
 
-    async def work(store: Store) -> list[AdminToken]:
-        async with store.database.read() as session:
-            return await list_tokens(session, (await find_admin_by_name(session, name)).id)
+    async def work(session: AsyncSession) -> list[AdminToken]:
+        return await list_tokens(session, (await find_admin_by_name(session, name)).id)
 
-    found = run_on_store(**where, work=work)
+    found = read_database(**where, work=work)
     if as_json:
         print_json([token_view(row) for row in found])
         return

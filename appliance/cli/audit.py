@@ -2,12 +2,12 @@
 
 import click
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.cli.common import fails_clearly, print_json, print_table, run_on_store, store_options
+from appliance.cli.common import fails_clearly, print_json, print_table, read_database, store_options
 from appliance.domain.audit.controller import audit_view
 from appliance.domain.audit.models import AuditEvent
 from appliance.domain.audit.service import list_events
-from appliance.domain.tenants.bootstrap import Store
 
 
 @click.group()
@@ -17,18 +17,17 @@ def audit() -> None:
 
 @audit.command("list")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Newest events shown.")
-@click.option("--target", help="Only this target, for example tenant:acme or tier:standard.")
+@click.option("--target", help="Only this target and what belongs to it, for example tenant:acme (with its keys) or tier:standard.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 @fails_clearly
 def list_command(limit: int, target: str | None, as_json: bool, **where: str | None) -> None:
     """Show changes, newest first."""
 
-    async def work(store: Store) -> list[AuditEvent]:
-        async with store.database.read() as session:
-            return await list_events(session, None, limit, target)
+    async def work(session: AsyncSession) -> list[AuditEvent]:
+        return await list_events(session, None, limit, target, within=True)
 
-    found = run_on_store(**where, work=work)
+    found = read_database(**where, work=work)
     if as_json:
         print_json([audit_view(row) for row in found])
         return

@@ -22,8 +22,9 @@ from appliance.db.backup import (
 from appliance.db.base import Base
 from appliance.db.database import APPLICATION, Database
 from appliance.db.revision import Schema, SchemaError, SchemaState, decide_schema, known_revisions, read_schema, refuse_unless_current
-from appliance.domain.tenants.bootstrap import PEPPER_FILE, make_data_dir
-from appliance.settings import data_path, sqlalchemy_url
+from appliance.domain.tenants.bootstrap import make_data_dir, require_database
+from appliance.domain.tenants.pepper import pepper_fault, pepper_path
+from appliance.settings import Settings, sqlalchemy_url
 
 
 @click.command("backup", short_help="Copy the database to a file.")
@@ -36,10 +37,10 @@ def backup_command(file: Path, data_dir: str | None, database_url: str | None, c
     Digests of keys only fit the pepper they were made with: keep the data directory's `key-pepper` (or FAIRLANE_KEY_PEPPER), too.
     """
     settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
+    require_database(settings)
     back_up(sqlalchemy_url(settings), file)
-    pepper = data_path(settings) / PEPPER_FILE
-    kept = f"; keep {pepper} with it: without it no key of the backup is valid" if pepper.exists() else ""
-    click.echo(f"the database was written to {file}{kept}")
+    pepper = "the value of FAIRLANE_KEY_PEPPER" if settings.key_pepper else str(pepper_path(settings))
+    click.echo(f"the database was written to {file}; keep {pepper} with it: without it no key of the backup is valid")
 
 
 @click.command("restore", short_help="Put a backup in the database's place.")
@@ -63,9 +64,20 @@ def restore_command(file: Path, force: bool, data_dir: str | None, database_url:
         if not is_empty and not force:
             raise BackupError("the database is not empty: --force replaces it, back it up first")
         found = _restore(file, url)
+        fault = asyncio.run(_pepper_fault(settings))
     behind = "; next: fairlane migrate" if found.state is SchemaState.BEHIND else ""
     click.echo(f"the database is as in {file}, at revision {found.revision}{behind}")
-    click.echo(f"Note: keys are only valid with the pepper they were made with ({folder / PEPPER_FILE})", err=True)
+    if fault:
+        click.echo(f"Warning: nothing will start on it yet: {fault}", err=True)
+
+
+async def _pepper_fault(settings: Settings) -> str | None:
+    database = Database(sqlalchemy_url(settings))
+    try:
+        async with database.read() as session:
+            return await pepper_fault(session, settings)
+    finally:
+        await database.close()
 
 
 def _restore(file: Path, url: str) -> Schema:

@@ -13,13 +13,14 @@ import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.backup import BackupError
 from appliance.db.revision import SchemaError
 from appliance.domain.audit.service import Actor
-from appliance.domain.tenants.bootstrap import Store, open_store
+from appliance.domain.tenants.bootstrap import Store, open_existing, open_store, require_database
 from appliance.errors import ApplianceError, Invalid
-from appliance.settings import Loaded, SettingsError, default_database_path, load_settings
+from appliance.settings import Loaded, Settings, SettingsError, default_database_path, load_settings
 
 SEEN_AT_ONCE = "A running server follows within a quarter of a second."
 CONFIG_HELP = "Settings file, TOML or YAML. [FAIRLANE_CONFIG]"
@@ -56,28 +57,52 @@ def store_options[**P, R](command: Callable[P, R]) -> Callable[P, R]:
 def load(flags: dict[str, Any], config: str | None) -> Loaded:
     """Settings from flags, this process's environment and the file; warnings go to stderr."""
     loaded = load_settings(flags, os.environ, config)
-    for warning in loaded.warnings:
-        click.echo(f"Warning: {warning}", err=True)
+    warn(loaded.warnings)
     return loaded
 
 
-def run_on_store[R](data_dir: str | None, database_url: str | None, config: str | None, work: Callable[[Store], Awaitable[R]]) -> R:
-    """Do something on the database; a running server follows within 250 ms."""
+def read_database[R](data_dir: str | None, database_url: str | None, config: str | None, work: Callable[[AsyncSession], Awaitable[R]]) -> R:
+    """Look at the database; nothing is made or changed. Raises `SchemaError` where there is none."""
     settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
 
+    async def run() -> R:
+        database = await open_existing(settings)
+        try:
+            async with database.read() as session:
+                return await work(session)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+def run_on_store[R](data_dir: str | None, database_url: str | None, config: str | None, work: Callable[[Store], Awaitable[R]]) -> R:
+    """Change the database; a running server follows within 250 ms. Raises `SchemaError` where there is none."""
+    settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
+    require_database(settings)
+    return asyncio.run(_on_store(settings, work))
+
+
+def make_store_and_run[R](data_dir: str | None, database_url: str | None, config: str | None, work: Callable[[Store], Awaitable[R]]) -> R:
+    """The same; a database that is not there is made first."""
+    settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
     path = default_database_path(settings)
     is_new = not settings.database_url and not path.exists()
 
-    async def run() -> R:
-        store = await open_store(settings)
+    async def run(store: Store) -> R:
         if is_new:
             click.echo(f"Note: there was no database; made {path} (a server with another data directory does not see it)", err=True)
-        try:
-            return await work(store)
-        finally:
-            await store.database.close()
+        return await work(store)
 
-    return asyncio.run(run())
+    return asyncio.run(_on_store(settings, run))
+
+
+async def _on_store[R](settings: Settings, work: Callable[[Store], Awaitable[R]]) -> R:
+    store = await open_store(settings)
+    try:
+        return await work(store)
+    finally:
+        await store.database.close()
 
 
 def parse_time(option: str, text: str | None) -> datetime | None:
@@ -108,3 +133,25 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 def print_json(value: object) -> None:
     """One JSON document for programs."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def warn(warnings: Sequence[str]) -> None:
+    """What a command found worth a second look."""
+    for warning in warnings:
+        click.echo(f"Warning: {warning}", err=True)
+
+
+def compact(value: object) -> str:
+    """A table or a number as it fits into a column."""
+    return msgspec.json.encode(value).decode() if value else "-"
+
+
+def sla_field(item: str) -> tuple[str, Any]:
+    """`rpm=600` as a field and its value: JSON where it is JSON, else text. Raises `click.UsageError`."""
+    field, equals, value = item.partition("=")
+    if not equals:
+        raise click.UsageError(f"--set {item!r} is not FIELD=VALUE")
+    try:
+        return field, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return field, value

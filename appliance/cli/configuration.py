@@ -8,10 +8,21 @@ from typing import Any, Protocol
 
 import click
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.cli.admin_api import AdminApi, admin_token
-from appliance.cli.common import cli_actor, fails_clearly, load, print_json, run_on_store, store_options
-from appliance.cli.config_file import ConfigFile, config_yaml, read_config_file
+from appliance.cli.common import (
+    cli_actor,
+    fails_clearly,
+    load,
+    make_store_and_run,
+    print_json,
+    read_database,
+    run_on_store,
+    store_options,
+    warn,
+)
+from appliance.cli.config_file import STDIN, ConfigFile, config_yaml, read_config_file
 from appliance.domain.configuration.controller import ApplyRequest, ExportedConfiguration, PlanRequest
 from appliance.domain.configuration.decisions import Change, Configuration, Plan
 from appliance.domain.configuration.service import apply_configuration, plan_configuration, read_configuration
@@ -52,22 +63,27 @@ class ServerTarget:
 class DatabaseTarget:
     """The database itself; a server that runs on it follows within a quarter of a second."""
 
-    def __init__(self, where: dict[str, str | None]) -> None:
+    def __init__(self, where: dict[str, str | None], makes: bool) -> None:
+        """`makes`: a database that is not there is made first."""
         self._where = where
+        self._makes = makes
 
     def export(self) -> Configuration:
-        async def work(store: Store) -> Configuration:
-            async with store.database.read() as session:
-                return (await read_configuration(session))[1]
+        async def work(session: AsyncSession) -> Configuration:
+            return (await read_configuration(session))[1]
 
-        return run_on_store(**self._where, work=work)
+        return read_database(**self._where, work=work)
 
     def plan(self, wanted: Configuration, prune: bool) -> Plan:
-        async def work(store: Store) -> Plan:
-            async with store.database.read() as session:
-                return await plan_configuration(session, wanted, prune=prune)
+        async def work(session: AsyncSession) -> Plan:
+            return await plan_configuration(session, wanted, prune=prune)
 
-        return run_on_store(**self._where, work=work)
+        async def make(store: Store) -> None:
+            pass
+
+        if self._makes:
+            make_store_and_run(**self._where, work=make)
+        return read_database(**self._where, work=work)
 
     def apply(self, wanted: Configuration, prune: bool, version: int | None) -> Plan:
         async def work(store: Store) -> Plan:
@@ -118,9 +134,9 @@ def target_options[**P, R](command: Callable[P, R]) -> Callable[P, R]:
     return store_options(command)
 
 
-def _target(server: str | None, token_file: Path | None, where: dict[str, str | None]) -> Target:
+def _target(server: str | None, token_file: Path | None, where: dict[str, str | None], *, makes: bool = False) -> Target:
     if server is None:
-        return DatabaseTarget(where)
+        return DatabaseTarget(where, makes)
     settings = load({"data_dir": where["data_dir"]}, where["config"]).settings
     return ServerTarget(AdminApi(server, admin_token(settings, token_file)))
 
@@ -135,9 +151,9 @@ def config() -> None:
 @target_options
 @fails_clearly
 def export_command(file: Path | None, server: str | None, token_file: Path | None, **where: str | None) -> None:
-    """Write all tiers and tenants to FILE (default: stdout). Keys and secrets are never in it."""
+    """Write all tiers and tenants to FILE (`-`, the default: stdout). Keys and secrets are never in it."""
     text = config_yaml(_target(server, token_file, where).export())
-    if file is None:
+    if file is None or file == STDIN:
         click.echo(text, nl=False)
     else:
         file.write_text(text)
@@ -151,7 +167,7 @@ def export_command(file: Path | None, server: str | None, token_file: Path | Non
 @target_options
 @fails_clearly
 def plan_command(file: Path, prune: bool, as_json: bool, server: str | None, token_file: Path | None, **where: str | None) -> None:
-    """Show what applying FILE would change. Exit codes: 0 nothing, 2 there are changes, 1 an error."""
+    """Show what applying FILE (`-`: stdin) would change. Exit codes: 0 nothing, 2 there are changes, 1 an error."""
     document = read_config_file(file)
     target = _target(server, token_file, where)
     plan = _at_its_line(document, lambda: target.plan(document.configuration, prune))
@@ -179,12 +195,12 @@ def apply_command(
     token_file: Path | None,
     **where: str | None,
 ) -> None:
-    """Bring the database to FILE: all of it or nothing, audited, and again changes nothing.
+    """Bring the database to FILE (`-`: stdin): all of it or nothing, audited, and again changes nothing.
 
     The plan is shown first. Where the database changes between it and the change, nothing is done (exit code 1).
     """
     document = read_config_file(file)
-    target = _target(server, token_file, where)
+    target = _target(server, token_file, where, makes=True)
     plan = _at_its_line(document, lambda: target.plan(document.configuration, prune))
     click.echo(plan_text(plan), err=as_json)
     if plan.changes and not yes and sys.stdin.isatty():
@@ -195,6 +211,7 @@ def apply_command(
         print_json(done)
     elif done.changes:
         click.echo(f"applied: {_counts(done.changes)}")
+    warn(done.warnings)
 
 
 def plan_text(plan: Plan) -> str:

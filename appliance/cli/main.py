@@ -17,14 +17,17 @@ from appliance.cli.configuration import config
 from appliance.cli.doctor import doctor
 from appliance.cli.flight import dump, explain_command, trace
 from appliance.cli.grafana import grafana
+from appliance.cli.keys import key
 from appliance.cli.models import model, simulate
 from appliance.cli.settings_table import settings_flags, settings_markdown, settings_rows
-from appliance.cli.tenants import key, tenant, tier
+from appliance.cli.tenants import tenant
+from appliance.cli.tiers import tier
+from appliance.cli.usage import usage_command
 from appliance.db.base import Base
 from appliance.db.database import Database
 from appliance.db.revision import Schema, SchemaState, migrate, read_schema, refuse_unless_current
 from appliance.domain.models import MODELS
-from appliance.domain.tenants.bootstrap import make_data_dir
+from appliance.domain.tenants.bootstrap import make_data_dir, seed
 from appliance.errors import Unavailable
 from appliance.settings import sqlalchemy_url
 
@@ -88,9 +91,20 @@ async def _migrate(url: str, wait_s: float) -> Schema:
     before = await _read_schema(url, time.monotonic() + wait_s)
     if before.state in (SchemaState.EMPTY, SchemaState.BEHIND):
         await migrate(url)
+        await _seed(url)
     else:
         refuse_unless_current(before)
     return before
+
+
+async def _seed(url: str) -> None:
+    """What a database begins with, so that commands which only look find it."""
+    database = Database(url)
+    try:
+        async with database.write() as session:
+            await seed(session)
+    finally:
+        await database.close()
 
 
 async def _read_schema(url: str, deadline_s: float) -> Schema:
@@ -127,6 +141,7 @@ for group in (
     tier,
     config,
     audit,
+    usage_command,
     backup_command,
     restore_command,
     model,

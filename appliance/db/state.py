@@ -21,6 +21,10 @@ ACCESS_VERSION = "access_version"
 """Row made by revision 1; grows in the same transaction as every change of tenants, tiers or keys."""
 
 
+CAPACITY_TPM = "capacity_tpm"
+"""Tokens a minute that the engine of the process which got ready last was measured to do."""
+
+
 async def bump_version(session: AsyncSession) -> int:
     """Count up the access version. Its row lock also puts admin writes of several processes in order."""
     raised = (
@@ -46,6 +50,11 @@ async def read_version(session: AsyncSession) -> int:
 async def read_text(session: AsyncSession, name: str) -> str | None:
     """A fact by name; None when it was never written."""
     return (await session.execute(select(InstallationState.text).where(InstallationState.name == name))).scalar_one_or_none()
+
+
+async def read_capacity_tpm(session: AsyncSession) -> int:
+    """Tokens a minute that were measured; 0 where nothing was yet."""
+    return int(await read_text(session, CAPACITY_TPM) or 0)
 
 
 async def write_text(session: AsyncSession, name: str, text: str) -> None:

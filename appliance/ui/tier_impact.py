@@ -108,7 +108,7 @@ def impact_of(evidence: Evidence, before: Sla, changes: Mapping[str, Any], tenan
         refused_now=refused_now,
         refused_then=refused_then,
         is_shadow=after.shadow_mode,
-        warnings=contract_warnings(policies.values(), evidence.capacity_tpm),
+        warnings=contract_warnings((policy.committed_tpm for policy in policies.values()), evidence.capacity_tpm),
     )
 
 

@@ -30,6 +30,11 @@ async def ok(response: Any) -> Any:
     return response.json() if response.content else None
 
 
+def by_hand(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Audit events but those of the first start."""
+    return [event for event in events if event["actor"] != "bootstrap"]
+
+
 def refused(response: Any, status: int, code: str) -> str:
     """The message of a refusal."""
     error = response.json()["error"]

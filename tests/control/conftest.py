@@ -1,7 +1,11 @@
 """Databases for the control plane's tests: real SQLite files always, a real PostgreSQL where there is one."""
 
+import asyncio
+import contextlib
 import itertools
 import os
+import shutil
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -10,11 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from appliance.cli.main import cli
+from appliance.db.revision import migrate
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.settings import Settings
 from tests.control.postgres import running_postgres
 
 ADMIN_TOKEN = "admin-token-for-tests"
+TEMPLATE = "fairlane_test_migrated"
 API_KEY = "api-key-for-tests-0001"
 
 type Fairlane = Callable[..., Result]
@@ -29,22 +35,59 @@ def postgres_server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with our schema and nothing in it, to copy: migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("migrated") / "template.db"
+    asyncio.run(migrate(f"sqlite+aiosqlite:///{path}"))
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=DELETE")  # one file
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: str) -> str:
+    """The name of such a database."""
+
+    async def make() -> None:
+        await _say(postgres_server, f"DROP DATABASE IF EXISTS {TEMPLATE}", f"CREATE DATABASE {TEMPLATE}")
+        await migrate(f"{postgres_server.replace('postgresql', 'postgresql+asyncpg', 1)}/{TEMPLATE}")
+
+    asyncio.run(make())
+    return TEMPLATE
+
+
+async def _say(server: str, *statements: str) -> None:
+    admin = await asyncpg.connect(f"{server}/postgres")
+    try:
+        for statement in statements:
+            await admin.execute(statement)
+    finally:
+        await admin.close()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """URL of an empty database of each kind."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'test.db'}"
+def empty_or_migrated(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The kind of database, and what to copy: nothing, or for an open control plane what a migration leaves."""
+    copied = f"migrated_{'sqlite' if request.param == 'sqlite' else 'postgres'}"
+    return request.param, str(request.getfixturevalue(copied)) if "control" in request.fixturenames else ""
+
+
+@pytest.fixture
+async def database_url(request: pytest.FixtureRequest, empty_or_migrated: tuple[str, str], tmp_path: Path) -> AsyncIterator[str]:
+    """URL of a database of each kind."""
+    kind, template = empty_or_migrated
+    if kind == "sqlite":
+        path = tmp_path / "test.db"
+        if template:
+            shutil.copy(template, path)
+        yield f"sqlite:///{path}"
         return
     server: str = request.getfixturevalue("postgres_server")
     name = f"fairlane_test_{next(_names)}"
-    admin = await asyncpg.connect(f"{server}/postgres")
-    try:
-        await admin.execute(f"DROP DATABASE IF EXISTS {name}")
-        await admin.execute(f"CREATE DATABASE {name}")
-        yield f"{server}/{name}"
-        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    finally:
-        await admin.close()
+    await _say(server, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+    yield f"{server}/{name}"
+    await _say(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -179,6 +179,8 @@ class FakeSource:
 
     async def try_writing(self, quiet_s: float) -> None: ...
 
+    async def keep_capacity(self, capacity_tpm: int) -> None: ...
+
 
 @pytest.mark.parametrize("error", [Unavailable("gone", reason="database_unavailable", retry_after_s=1), RuntimeError("surprise")])
 async def test_a_lost_database_keeps_the_last_snapshot_and_recovers_by_itself(error):

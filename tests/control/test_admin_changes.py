@@ -10,10 +10,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from appliance.domain.access.principal import Scope
+from appliance.domain.configuration.controller import ConfigurationController
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.routes import admin_router
+from appliance.domain.tenants.service import read_contract_warnings
 from appliance.errors import Unauthenticated
 from appliance.problems import EXCEPTION_HANDLERS
+from tests.control.admin_api import by_hand
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
 
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
@@ -21,7 +24,7 @@ ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 
 @pytest.fixture
 async def client(control: Control) -> AsyncIterator[AsyncClient]:
-    app = Litestar([admin_router(control)], exception_handlers=EXCEPTION_HANDLERS, logging_config=None)
+    app = Litestar([admin_router(control, ConfigurationController)], exception_handlers=EXCEPTION_HANDLERS, logging_config=None)
     transport = ASGITransport(app, raise_app_exceptions=False)  # pyright: ignore[reportArgumentType]
     async with AsyncClient(transport=transport, base_url="http://test/api/v1", headers=ADMIN) as opened:
         yield opened
@@ -265,7 +268,7 @@ async def test_every_change_is_audited_with_what_differs_and_no_secret(client):
     await ok(await client.delete("/tenants/acme"))
     await client.patch("/tiers/batch", json={"weight": -1})  # refused, no event
     answer = await client.get("/audit")
-    events = answer.json()["events"]
+    events = by_hand(answer.json()["events"])
     assert [event["action"] for event in reversed(events)] == [
         "tenant.create", "key.create", "tenant.update", "tier.update", "key.rotate", "key.create", "key.revoke", "tenant.delete"
     ]  # fmt: skip
@@ -277,9 +280,11 @@ async def test_every_change_is_audited_with_what_differs_and_no_secret(client):
     assert key["key"] not in answer.text
     first = (await client.get("/audit", params={"limit": 3})).json()
     second = (await client.get("/audit", params={"limit": 100, "before": first["next"]})).json()
-    assert [*first["events"], *second["events"]] == events and second["next"] is None
+    assert by_hand([*first["events"], *second["events"]]) == events and second["next"] is None
     of_key = (await client.get("/audit", params={"target": target})).json()["events"]
     assert [event["action"] for event in of_key] == ["key.revoke", "key.rotate", "key.create"]
+    of_tenant = (await client.get("/audit", params={"target": "tenant:acme"})).json()["events"]
+    assert [event for event in events if event["target"] != "tier:batch"] == of_tenant, "its keys belong to it"
 
 
 async def test_a_change_that_changes_nothing_raises_no_version_and_is_no_event(client, control):
@@ -329,7 +334,7 @@ async def test_the_database_itself_refuses_to_change_the_audit(client, control, 
     spoken_by_both = "REPLACE" not in change and "TRUNCATE" not in change
     with pytest.raises(DBAPIError, match="append only" if spoken_by_both else "append only|syntax error"):
         await meddle()
-    assert len((await client.get("/audit")).json()["events"]) == 1
+    assert len(by_hand((await client.get("/audit")).json()["events"])) == 1
 
 
 async def test_the_actor_of_a_key_is_the_key(client):
@@ -341,12 +346,20 @@ async def test_the_actor_of_a_key_is_the_key(client):
 
 
 async def test_contracts_beyond_the_measured_capacity_are_taken_with_a_warning_by_how_much(client, control):
-    unknown = await ok(await client.post("/tenants", json={"slug": "first", "overrides": {"committed_tpm": 700}}))
-    assert unknown["warnings"] == [], "no engine has measured anything yet"
+    none = await ok(await client.post("/tenants", json={"slug": "free"}))
+    assert none["warnings"] == []
+    (unknown,) = (await ok(await client.post("/tenants", json={"slug": "first", "overrides": {"committed_tpm": 700}})))["warnings"]
+    assert "700 tokens a minute" in unknown and "not known" in unknown, "no engine has measured anything yet"
     control.directory.capacity_tpm = 1_000
+    await control.directory.keep_capacity()
     fits = await ok(await client.post("/tenants", json={"slug": "second", "overrides": {"committed_tpm": 300}}))
     assert fits["warnings"] == []
     (warning,) = (await ok(await client.patch("/tenants/second", json={"overrides": {"committed_tpm": 550}})))["warnings"]
     assert "1250 tokens a minute, 250 more than the 1000" in warning
     (warning,) = (await ok(await client.patch("/tiers/batch", json={"rpm": 5})))["warnings"]
     assert "250 more" in warning, "a change of a tier says so too"
+    applied = {"config": {"tenants": {"third": {"overrides": {"committed_tpm": 1}}}}}
+    (warning,) = (await ok(await client.post("/config/apply", json=applied)))["warnings"]
+    assert "1251 tokens a minute, 251 more" in warning
+    async with control.store.database.read() as session:
+        assert await read_contract_warnings(session) == [warning], "the command line and the next start know what was measured"

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from appliance.db.base import utc_now
 from appliance.domain.admins.models import AdminSession, AdminToken, AdminUser
 from appliance.domain.tenants.bootstrap import Control, open_control
-from tests.control.admin_api import ADMIN, PASSWORD, api_client, log_in, make_admin, make_token, ok, refused
+from tests.control.admin_api import ADMIN, PASSWORD, api_client, by_hand, log_in, make_admin, make_token, ok, refused
 
 SCOPES = ["admin:read", "admin:write"]
 
@@ -33,7 +33,7 @@ async def test_an_administrator_is_made_changed_and_removed_and_each_is_audited_
     await ok(await client.delete(path, headers=ADMIN))
     assert refused(await client.get(path, headers=ADMIN), 404, "admin_not_found")
     answer = await client.get("/audit", headers=ADMIN)
-    events = answer.json()["events"]
+    events = by_hand(answer.json()["events"])
     assert [event["action"] for event in events] == ["admin.delete", "admin.update", "admin.create"]
     assert {event["target"] for event in events} == {"admin:alice"} and {event["source"] for event in events} == {"203.0.113.7"}
     assert events[1]["before"] == {"role": "operator", "password": "(hidden)"}

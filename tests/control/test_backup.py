@@ -53,7 +53,7 @@ def test_what_was_backed_up_comes_back_whatever_happened_since(on: Fairlane, set
     run(on, "tenant", "create", "acme", "--set", "rpm=5")
     key = run(on, "key", "create", "acme").strip()
     file = tmp_path / "backup"
-    run(on, "backup", str(file))
+    assert f"keep {settings.data_dir}/key-pepper with it" in run(on, "backup", str(file))
     assert file.stat().st_mode & 0o077 == 0, "it holds digests of keys"
     run(on, "tenant", "create", "later")
     run(on, "tenant", "delete", "acme")
@@ -64,6 +64,13 @@ def test_what_was_backed_up_comes_back_whatever_happened_since(on: Fairlane, set
     tenants = run(on, "tenant", "list")
     assert "acme" in tenants and "later" not in tenants
     assert asyncio.run(knows(settings, key)) == "acme"
+    pepper = Path(settings.data_dir) / "key-pepper"
+    kept = pepper.rename(tmp_path / "kept")
+    warned = on("restore", str(file), "--force")
+    assert warned.exit_code == 0 and "nothing will start on it yet: the keys in this database" in warned.stderr
+    assert f"there is none in {pepper}" in warned.stderr and not pepper.exists()
+    kept.rename(pepper)
+    assert on("restore", str(file), "--force").stderr == ""
     run(on, "tenant", "create", "new")  # sequences and constraints came back, too
     events = run(on, "audit", "list")
     assert "tenant.create" in events and "tenant.delete" not in events

@@ -7,11 +7,13 @@ import msgspec
 import pytest
 from sqlalchemy import delete, func, select
 
+from appliance.asgi import first_secrets
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Scope
-from appliance.domain.audit.service import Actor
+from appliance.domain.audit.service import Actor, list_events
+from appliance.domain.slas.decisions import SEED_TIERS
 from appliance.domain.slas.models import SlaTier
-from appliance.domain.tenants.bootstrap import Control, open_control, open_store
+from appliance.domain.tenants.bootstrap import Control, open_control, open_existing, open_store
 from appliance.domain.tenants.key_service import revoke_tenant_key, rotate_tenant_key
 from appliance.domain.tenants.service import create_tenant, delete_tenant
 from appliance.errors import Unauthenticated, Unavailable
@@ -95,6 +97,15 @@ async def test_a_changed_bootstrap_key_replaces_the_old_one(tmp_path):
     assert new.directory.authenticate("the-newer-bootstrap-key", None).tenant_id == "default"
     with pytest.raises(Unauthenticated):
         new.directory.authenticate(old, None)
+    database = await open_existing(Settings(data_dir=str(tmp_path)))
+    async with database.read() as session:
+        newest = (await list_events(session, None, 1))[0]
+    await database.close()
+    assert (newest.action, newest.source, newest.after) == (
+        "key.replace",
+        "settings",
+        {"prefix": "the-ne", "last4": "-key", "value": "(changed)"},
+    )
     assert not (tmp_path / "bootstrap-key").exists()
 
 
@@ -148,10 +159,43 @@ async def test_a_tier_that_was_removed_is_not_seeded_again(settings):
     await store.database.close()
 
 
-async def test_another_pepper_is_refused_instead_of_making_every_key_wrong(settings):
+async def test_another_pepper_is_refused_instead_of_making_every_key_wrong(settings, tmp_path):
     await opened_and_closed(settings)
-    with pytest.raises(SettingsError, match="FAIRLANE_KEY_PEPPER"):
+    with pytest.raises(SettingsError, match="FAIRLANE_KEY_PEPPER is another one"):
         await open_control(msgspec.structs.replace(settings, key_pepper="another"))
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(SettingsError, match=r"there is none in .*elsewhere/key-pepper, nor in FAIRLANE_KEY_PEPPER"):
+        await open_control(msgspec.structs.replace(settings, data_dir=str(elsewhere)))
+    assert not (elsewhere / "key-pepper").exists(), "a new one would be taken for the right one next time"
+    (elsewhere / "key-pepper").write_text("another")
+    with pytest.raises(SettingsError, match=r"the one in .*elsewhere/key-pepper is another one"):
+        await open_control(msgspec.structs.replace(settings, data_dir=str(elsewhere)))
+    await opened_and_closed(settings)
+
+
+async def test_what_a_first_start_makes_is_audited(settings):
+    control = await open_control(msgspec.structs.replace(settings, bootstrap_admin_password="a horse, a staple"))
+    async with control.store.database.read() as session:
+        events = await list_events(session, None, 20)
+    await control.close()
+    assert {(event.action, event.target.partition("/")[0], event.actor) for event in events} == {
+        *(("tier.create", f"tier:{name}", "bootstrap") for name in SEED_TIERS),
+        ("tenant.create", "tenant:default", "bootstrap"),
+        ("key.create", "tenant:default", "bootstrap"),
+        ("admin.create", "admin:admin", "bootstrap"),
+    }
+
+
+async def test_an_owner_made_during_warm_up_is_known_to_the_banner(settings):
+    control = await open_control(settings)
+    try:
+        token = first_secrets(settings, control).setup_token
+        assert token is not None
+        await control.logins.set_up(token, "alice", "a horse, a staple", "here", "")
+        await control.directory.poll()
+        assert first_secrets(settings, control).setup_token is None
+    finally:
+        await control.close()
 
 
 async def test_two_processes_that_start_at_once_on_an_empty_database_make_one_key(settings):

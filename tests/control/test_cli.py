@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -15,9 +16,11 @@ import pytest
 from appliance.cli.main import cli
 from appliance.domain.access.principal import Limits, Principal, Scope
 from appliance.domain.access.snapshot import Admin
+from appliance.domain.slas.decisions import SEED_TIERS
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.errors import Unauthenticated
 from appliance.settings import Settings
+from tests.control.admin_api import by_hand
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
 from tests.control.postgres import own_postgres
 from tests.control.test_migrations import REVISIONS, execute
@@ -100,10 +103,12 @@ def test_changes_by_the_cli_are_audited_and_listed(fairlane):
     fairlane("tenant", "create", "acme")
     key = fairlane("key", "create", "acme").stdout.strip()
     events = json.loads(fairlane("audit", "list", "--json").stdout)
-    assert [event["action"] for event in events] == ["key.create", "tenant.create"]
+    assert [event["action"] for event in by_hand(events)] == ["key.create", "tenant.create"]
+    first_start = {(event["action"], event["target"]) for event in events if event["source"] == "first start"}
+    assert first_start == {("tenant.create", "tenant:default"), *(("tier.create", f"tier:{name}") for name in SEED_TIERS)}
     assert events[0]["actor"].startswith("cli:") and events[0]["source"] == "cli" and events[0]["after"]["last4"] == key[-4:]
     table = fairlane("audit", "list", "--target", "tenant:acme").stdout
-    assert "tenant.create" in table and "key.create" not in table and key not in table
+    assert "tenant.create" in table and "key.create" in table and "tenant:default" not in table and key not in table
 
 
 def test_administrators_are_made_changed_and_removed_by_the_cli(fairlane, tmp_path):
@@ -155,6 +160,10 @@ def test_lists_are_tables_for_people_and_json_for_programs(fairlane):
         (("tenant", "create", "acme", "--tier", "gold"), 2, "batch, interactive, standard"),
         (("tenant", "create", "acme", "--set", "rpm"), 2, "FIELD=VALUE"),
         (("tenant", "create", "acme", "--set", "rmp=1"), 2, "the fields are weight"),
+        (("tenant", "create", "acme", "--set", "lanes=null"), 2, "overrides.lanes: it can not be null"),
+        (("tenant", "update", "default", "--unset", "rmp"), 2, "--unset 'rmp' is no field of an SLA"),
+        (("usage", "--tenant", "nobody"), 1, "no tenant 'nobody'"),
+        (("usage", "--from", "today"), 2, "2030-01-31T12:00:00Z"),
         (("tenant", "create", "default"), 1, "already"),
         (("key", "create", "nobody"), 1, "no tenant 'nobody'"),
         (("key", "create", "default", "--scope", "root"), 2, "root"),
@@ -171,11 +180,101 @@ def test_lists_are_tables_for_people_and_json_for_programs(fairlane):
         (("fly",), 2, "fly"),
     ],
 )
-def test_a_command_that_can_not_be_done_says_why_and_exits_with_its_code(fairlane, arguments, exit_code, message):
+def test_a_command_that_can_not_be_done_says_why_and_exits_with_its_code(
+    fairlane, tmp_path, migrated_sqlite, arguments, exit_code, message
+):
+    (tmp_path / "fairlane.db").write_bytes(migrated_sqlite.read_bytes())
     result = fairlane(*arguments)
     assert result.exit_code == exit_code, result.output
     assert message in result.stderr
     assert result.stdout == ""
+
+
+LOOKING = ("tenant list", "tenant show acme", "key list acme", "tier list", "admin list", "admin tokens alice", "audit list", "usage")
+LOOKING += ("config export", "config plan FILE", "backup TARGET")
+CHANGING = ("tenant update acme", "tenant delete acme", "key revoke acme key_1", "key rotate acme key_1", "key new-pepper --yes")
+CHANGING += ("tier update standard --set rpm=1", "tier delete batch", "admin disable alice", "admin token alice", "admin delete alice")
+
+
+@pytest.mark.parametrize("command", [*LOOKING, *CHANGING])
+def test_a_command_that_needs_a_database_makes_none_and_says_so(fairlane, tmp_path, monkeypatch, command):
+    folder, file = tmp_path / "var", tmp_path / "file"
+    file.write_text("{}")
+    monkeypatch.setenv("FAIRLANE_DATA_DIR", str(folder))
+    done = fairlane(*command.replace("FILE", str(file)).replace("TARGET", str(tmp_path / "target")).split())
+    assert done.exit_code == 1 and f"there is no database {folder / 'fairlane.db'}" in done.stderr, done.output
+    assert "fairlane migrate" in done.stderr and "--data-dir" in done.stderr
+    assert not folder.exists() and not (tmp_path / "target").exists()
+
+
+def test_a_database_without_a_schema_is_not_looked_at(fairlane, tmp_path):
+    (tmp_path / "fairlane.db").touch()
+    done = fairlane("tenant", "list")
+    assert done.exit_code == 1 and "the database is empty" in done.stderr and "fairlane migrate" in done.stderr
+    assert "from empty to revision" in fairlane("migrate").stdout and not (tmp_path / "key-pepper").exists()
+
+
+def test_one_tenant_is_shown_with_what_it_runs_under_and_where_that_comes_from(fairlane):
+    fairlane("tenant", "create", "acme", "--tier", "interactive", "--set", "rpm=60", "--set", "shadow_mode=false")
+    shown = fairlane("tenant", "show", "acme").stdout
+    lines = [line.split(maxsplit=2) for line in shown.splitlines()]
+    assert shown.startswith("acme: acme, active, tier interactive, version 1\n")
+    for line in (["rpm", "60", "override"], ["weight", "4.0", "tier interactive"], ["tpm", "-", "tier interactive"]):
+        assert line in [[part.strip() for part in each] for each in lines]
+    assert ["shadow_mode", "false", "override"] in [[part.strip() for part in each] for each in lines], "false is a value"
+    as_json = json.loads(fairlane("tenant", "show", "acme", "--json").stdout)
+    assert (as_json["effective"]["rpm"], as_json["sources"]["rpm"], as_json["sources"]["weight"]) == (60, "override", "tier")
+
+
+def test_contracts_that_may_not_be_kept_are_told_by_the_command_that_makes_them(fairlane, tmp_path):
+    unknown = fairlane("tenant", "create", "acme", "--set", "committed_tpm=700")
+    assert unknown.exit_code == 0 and "is not known" in unknown.stderr
+    asyncio.run(
+        execute(f"sqlite+aiosqlite:///{tmp_path / 'fairlane.db'}", "INSERT INTO installation_state VALUES ('capacity_tpm', 0, '600')")
+    )
+    for command in (("tenant", "update", "acme", "--name", "A"), ("tier", "update", "batch", "--set", "rpm=5")):
+        told = fairlane(*command)
+        assert told.exit_code == 0 and "100 more than the 600" in told.stderr, told.output
+    (tmp_path / "f.yaml").write_text("tenants: {acme: {overrides: {committed_tpm: 601}}}")
+    assert "1 more than the 600" in fairlane("config", "apply", str(tmp_path / "f.yaml")).stderr
+    assert fairlane("tenant", "update", "acme", "--set", "committed_tpm=600").stderr == ""
+
+
+def test_usage_is_shown_by_tenant_as_a_table_json_or_csv_like_the_api_shows_it(fairlane, tmp_path):
+    fairlane("migrate")
+    row = "'default', 'key_1', 'm', 'fast', 'completed', 3, 20, 5, 7"
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    url = f"sqlite+aiosqlite:///{tmp_path / 'fairlane.db'}"
+    asyncio.run(
+        execute(url, *(f"INSERT INTO usage_{kind} VALUES ('{now:%Y-%m-%d %H:%M:%S}.000000', {row})" for kind in ("hour", "minute")))
+    )
+    table = [line.split() for line in fairlane("usage", "--tenant", "default").stdout.splitlines()]
+    assert table[1][2:] == ["default", "key_1", "m", "fast", "completed", "3", "20", "5", "7"]
+    assert table[2] == ["all", "-", "-", "-", "-", "-", "3", "20", "5", "7"]
+    as_json = json.loads(fairlane("usage", "--resolution", "minute", "--json").stdout)
+    assert as_json["totals"] == {"requests": 3, "prompt_tokens": 20, "cached_tokens": 5, "generated_tokens": 7}
+    assert fairlane("usage", "--csv").stdout.splitlines()[1].endswith(",default,key_1,m,fast,completed,3,20,5,7")
+    assert json.loads(fairlane("usage", "--to", f"{now.isoformat()}", "--json").stdout)["usage"] == []
+
+
+def test_a_database_whose_pepper_is_lost_is_refused_with_what_to_do_and_can_begin_anew(fairlane, tmp_path):
+    key = fairlane("key", "create", "default").stdout.strip()
+    token = fairlane("admin", "create", "alice", "--role", "owner", "--no-password") and fairlane("admin", "token", "alice").stdout.strip()
+    (tmp_path / "key-pepper").unlink()
+    for command in (("key", "create", "default"), ("serve", "--port", "0")):
+        refused = fairlane(*command)
+        assert refused.exit_code == 2 and "made with a pepper that is not here: there is none in" in refused.stderr, refused.output
+        assert "fairlane key new-pepper" in refused.stderr and not (tmp_path / "key-pepper").exists()
+    assert fairlane("tenant", "list").exit_code == 0, "looking needs none"
+    assert fairlane("key", "new-pepper", given="n\n").exit_code == 1 and not (tmp_path / "key-pepper").exists()
+    begun = fairlane("key", "new-pepper", "--yes")
+    assert begun.exit_code == 0 and "1 keys and 1 tokens of administrators are revoked" in begun.stdout, begun.output
+    for old in (key, token):
+        with pytest.raises(Unauthenticated):
+            principal_of(tmp_path, old)
+    assert principal_of(tmp_path, fairlane("key", "create", "default").stdout.strip()).tenant_id == "default"
+    event = json.loads(fairlane("audit", "list", "--target", "installation", "--json").stdout)[0]
+    assert (event["action"], event["after"]) == ("pepper.forget", {"keys_revoked": 1, "tokens_revoked": 1})
 
 
 def test_migrate_brings_an_empty_database_up_and_is_no_error_again(fairlane):

@@ -13,11 +13,11 @@ from litestar import Litestar
 
 from appliance.cli.config_file import ConfigFileError, config_yaml, read_config_file
 from appliance.domain.configuration.controller import ConfigurationController
-from appliance.domain.configuration.decisions import Configuration, TenantSpec, check_configuration, plan_changes
+from appliance.domain.configuration.decisions import Configuration, TenantSpec, configuration_faults, plan_changes
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.routes import admin_router
-from appliance.errors import Invalid
 from appliance.problems import EXCEPTION_HANDLERS
+from tests.control.admin_api import by_hand
 from tests.control.conftest import ADMIN_TOKEN, Fairlane
 
 DOCUMENT = """
@@ -46,6 +46,7 @@ def document(tmp_path: Path) -> Path:
 
 
 def test_a_plan_shows_each_difference_applying_it_leaves_none_and_all_of_it_is_audited(fairlane: Fairlane, document: Path) -> None:
+    fairlane("migrate")
     planned = fairlane("config", "plan", str(document))
     assert planned.exit_code == 2, planned.output
     assert "+ tier gold\n" in planned.stdout and "    rpm: 600\n" in planned.stdout and "3 to add" in planned.stdout
@@ -59,7 +60,7 @@ def test_a_plan_shows_each_difference_applying_it_leaves_none_and_all_of_it_is_a
     assert (tenants["acme"]["effective"]["weight"], tenants["acme"]["effective"]["tpm"]) == (8.0, 1000)
     assert (tenants["globex"]["status"], tenants["globex"]["trust_group"]) == ("suspended", "partners")
     events = json.loads(fairlane("audit", "list", "--json").stdout)
-    assert sorted(event["action"] for event in events) == ["tenant.create", "tenant.create", "tenant.update", "tier.create"]
+    assert sorted(event["action"] for event in by_hand(events)) == ["tenant.create", "tenant.create", "tenant.update", "tier.create"]
     document.write_text(DOCUMENT.replace("rpm: 600", "rpm: 700").replace("tier: batch", "tier: standard"))
     changed = fairlane("config", "plan", str(document), "--json")
     assert changed.exit_code == 2
@@ -104,11 +105,13 @@ def test_a_plan_tells_in_its_line_that_a_removed_tenants_slug_stays_taken(fairla
 
 def test_a_part_that_is_left_out_is_not_even_pruned(fairlane: Fairlane, document: Path) -> None:
     document.write_text("tenants: {default: {}}\n")
+    fairlane("migrate")
     planned = json.loads(fairlane("config", "plan", str(document), "--prune", "--json").stdout)
     assert [(change["action"], change["name"]) for change in planned["changes"]] == [("update", "default")]
 
 
 def test_a_plan_of_an_earlier_version_is_refused_unless_told(fairlane: Fairlane, document: Path) -> None:
+    fairlane("migrate")
     version = json.loads(fairlane("config", "plan", str(document), "--json").stdout)["version"]
     fairlane("tenant", "create", "initech")
     refused = fairlane("config", "apply", str(document), "--plan-version", str(version))
@@ -127,7 +130,7 @@ def test_a_plan_of_an_earlier_version_is_refused_unless_told(fairlane: Fairlane,
         ("tennants: {}\n", 1, "did you mean 'tenants'?"),
         ("tiers:\n  gold:\n    weight: -1\n", 3, "weight"),
         ("tiers:\n  gold:\n    rpm: many\n", 3, "expected `int"),
-        ("tiers:\n  gold:\n    kv_cap: 0.1\n    kv_reserve: 0.2\n", 2, "above kv_cap"),
+        ("tiers:\n  gold:\n    kv_cap: 0.1\n    kv_reserve: 0.2\n", 4, "above kv_cap"),
         ("tenants:\n  acme:\n    status: deleted\n", 3, "deleted"),
         ("tenants:\n  acme:\n    tier: [gold]\n", 3, "expected `str`"),
         ("tenants:\n  ACME: {}\n", 2, "a-z"),
@@ -159,9 +162,48 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, w
 def test_what_only_the_database_can_know_is_told_with_its_line_too(fairlane: Fairlane, tmp_path: Path, text, line, words) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(text)
+    fairlane("migrate")
     for command in ("plan", "apply"):
         refused = fairlane("config", command, str(path))
         assert refused.exit_code == 1 and f"{path}:{line}: " in refused.stderr and words in refused.stderr, refused.stderr
+
+
+FAULTY = """
+tiers:
+  gold: {rmp: 5}
+  iron: {committed_tpm: 500, lanes: null}
+tenants:
+  acme:
+    teir: gold
+    name: ''
+    overrides:
+      rpm: many
+  beta: 5
+"""
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(fairlane: Fairlane, tmp_path: Path) -> None:
+    fairlane("migrate")
+    told = fairlane("config", "plan", "-", given=FAULTY)
+    places = [line.removeprefix("Error: ").partition(": ")[0] for line in told.stderr.splitlines()]
+    assert told.exit_code == 1 and places == [f"<stdin>:{line}" for line in (3, 4, 7, 8, 10, 11)], told.stderr
+    assert "did you mean 'rpm'?" in told.stderr and "tiers.iron.lanes: it can not be null" in told.stderr
+    between = "tiers: {iron: {committed_tpm: 500}}\ntenants:\n  a:\n    tier: iron\n    overrides:\n      tpm: 100\n  b: {tier: none}\n"
+    told = fairlane("config", "apply", "-", given=between)
+    assert told.stderr.splitlines() == [
+        "Error: <stdin>:6: with tier 'iron', committed_tpm is 500, above the ceiling tpm (100)",
+        "<stdin>:7: there is no tier 'none'; the tiers are batch, interactive, iron, standard",
+    ]
+
+
+def test_a_dash_is_standard_output_and_input(fairlane: Fairlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fairlane("migrate")
+    exported = fairlane("config", "export", "-")
+    assert exported.exit_code == 0 and exported.stdout == fairlane("config", "export").stdout and not (tmp_path / "-").exists()
+    assert fairlane("config", "plan", "-", given=exported.stdout).stdout == "nothing to change\n"
+    applied = fairlane("config", "apply", "-", given="tenants: {acme: {}}")
+    assert applied.exit_code == 0 and "applied: 1 to add" in applied.stdout
 
 
 @pytest.mark.parametrize("arguments", [("plan",), ("plan", "f", "--no-such"), ("plan", "nowhere.yaml"), ("plan", "f", "--server", "x")])
@@ -180,13 +222,13 @@ DOCUMENTS = st.builds(
 
 @given(present=DOCUMENTS, wanted=DOCUMENTS)
 def test_a_document_differs_from_itself_in_nothing_and_from_another_in_what_it_names(present: Configuration, wanted: Configuration) -> None:
-    assert plan_changes(1, wanted, wanted, prune=True).changes == []
-    plan = plan_changes(1, present, wanted, prune=True)
+    assert plan_changes(1, wanted, wanted, prune=True)[0].changes == []
+    plan, _ = plan_changes(1, present, wanted, prune=True)
     removed = {(change.kind, change.name) for change in plan.changes if change.action == "delete"}
     assert removed == {("tier", name) for name in present.tiers or {} if name not in (wanted.tiers or {})} | {
         ("tenant", slug) for slug in present.tenants or {} if slug not in (wanted.tenants or {})
     }
-    assert [change for change in plan_changes(1, present, wanted, prune=False).changes if change.action == "delete"] == []
+    assert [change for change in plan_changes(1, present, wanted, prune=False)[0].changes if change.action == "delete"] == []
 
 
 @given(wanted=DOCUMENTS)
@@ -194,13 +236,12 @@ def test_a_document_written_as_yaml_reads_as_itself(wanted: Configuration, tmp_p
     path = tmp_path_factory.mktemp("yaml") / "f.yaml"
     path.write_text(config_yaml(wanted))
     assert read_config_file(path).configuration == wanted
-    check_configuration(wanted)
+    assert configuration_faults(wanted) == []
 
 
 def test_the_place_of_a_mistake_is_its_path() -> None:
-    with pytest.raises(Invalid) as refused:
-        check_configuration(Configuration(tenants={"acme": TenantSpec(overrides={"rpm": 0})}))
-    assert refused.value.param == "tenants.acme.overrides.rpm"
+    (fault,) = configuration_faults(Configuration(tenants={"acme": TenantSpec(overrides={"rpm": 0})}))
+    assert fault.param == "tenants.acme.overrides.rpm"
 
 
 @pytest.fixture
@@ -228,6 +269,10 @@ async def test_over_http_a_document_is_applied_whole_or_not_at_all_and_holds_at_
     broken = {"tenants": {"fine": {}, "zeta": {"tier": "nowhere"}}}
     refused = await client.post("/apply", json={"config": broken})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "tenants.zeta.tier"
+    faulty = {"tiers": {"gold": {"rmp": 5, "tpm": 0}}, "tenants": {"ACME": {}}}
+    refused = (await client.post("/plan", json={"config": faulty})).json()["error"]
+    assert [fault["param"] for fault in refused["faults"]] == ["tiers.gold.rmp", "tiers.gold.tpm", "tenants.ACME"]
+    assert all(fault["message"] in refused["message"] for fault in refused["faults"])
     narrow = {
         "tiers": {"gold": {"rpm": 5, "lanes": ["slow"]}},
         "tenants": {"acme": {"tier": "gold", "overrides": {"default_lane": "slow"}}},

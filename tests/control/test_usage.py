@@ -204,6 +204,7 @@ async def test_the_route_answers_by_tenant_and_span_in_json_and_csv(client, reco
         recorder.note(report(tenant))
         wall.seconds += 60
     await recorder.flush()
+    assert (await client.post("/api/v1/tenants", json={"slug": "acme"})).status_code == 201
     span = {"from": "2026-03-31T23:00:00Z", "to": "2026-03-31T23:59:59Z"}
     answer = (await client.get("/api/v1/usage", params={"tenant": "acme", **span})).json()
     assert answer["totals"] == {"requests": 2, "prompt_tokens": 20, "cached_tokens": 8, "generated_tokens": 10}
@@ -229,5 +230,11 @@ async def test_a_wrong_question_is_refused_by_name(client):
     ):
         refused = await client.get("/api/v1/usage", params=params)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+    gone = {"slug": "gone"}
+    assert (await client.post("/api/v1/tenants", json=gone)).status_code == 201
+    assert (await client.delete("/api/v1/tenants/gone")).status_code == 204
+    assert (await client.get("/api/v1/usage", params={"tenant": "gone"})).status_code == 200, "usage outlives a tenant"
+    unknown = await client.get("/api/v1/usage", params={"tenant": "nobody"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "tenant_not_found")
     for empty in ({}, {"to": "0001-01-01T00:00:00.000001Z"}, {"from": "0001-01-01T00:00:00Z"}, {"to": "9999-12-31T23:59:59.999999Z"}):
         assert (await client.get("/api/v1/usage", params=empty)).json()["usage"] == []

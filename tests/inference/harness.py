@@ -73,6 +73,8 @@ class FixedSource:
 
     async def try_writing(self, quiet_s: float) -> None: ...
 
+    async def keep_capacity(self, capacity_tpm: int) -> None: ...
+
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager

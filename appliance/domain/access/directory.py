@@ -51,12 +51,21 @@ class SnapshotSource(Protocol):
         """Write something, unless somebody tried so lately."""
         ...
 
+    async def keep_capacity(self, capacity_tpm: int) -> None:
+        """Write down what the engine was measured to do."""
+        ...
+
 
 class Directory:
     """Holds the snapshot that requests are judged by. `subscribe` tells the engine's side of policy changes."""
 
     def __init__(
-        self, source: SnapshotSource, snapshot: AccessSnapshot, wall_clock_s: Callable[[], float] = time.time, tick_s: float = TICK_S
+        self,
+        source: SnapshotSource,
+        snapshot: AccessSnapshot,
+        wall_clock_s: Callable[[], float] = time.time,
+        tick_s: float = TICK_S,
+        capacity_tpm: int = 0,
     ) -> None:
         self._source = source
         self._snapshot = snapshot
@@ -67,8 +76,8 @@ class Directory:
         self._is_lost = False
         """The database did not answer the last poll; the snapshot may be old."""
         self._said_no_writes = False
-        self.capacity_tpm = 0
-        """Tokens a minute that the engine measured it can do; 0: no engine was ready yet."""
+        self.capacity_tpm = self._kept_capacity_tpm = capacity_tpm
+        """Tokens a minute that the engine measured it can do, or one did at an earlier start; 0: none was ready yet."""
 
     @property
     def flaw(self) -> str:
@@ -145,11 +154,24 @@ class Directory:
                 "database_takes_no_writes" if self._said_no_writes else "database_takes_writes"
             )
 
+    async def keep_capacity(self) -> None:
+        """Where the engine was measured anew, have the database know it: the command line warns by it, and so does the next start."""
+        if self.capacity_tpm != self._kept_capacity_tpm:
+            measured = self.capacity_tpm
+            try:
+                await self._source.keep_capacity(measured)
+            except Unavailable:
+                return  # tried again
+            except Exception as error:
+                log.error("capacity_not_kept", error=str(error), exc_info=error)
+            self._kept_capacity_tpm = measured
+
     async def follow(self) -> None:
         """Poll for ever; run it as a task and cancel it at shutdown."""
-        async with asyncio.TaskGroup() as both:  # apart: a write may wait for a lock, and reading goes on
-            both.create_task(_for_ever(self.poll, POLL_INTERVAL_S))
-            both.create_task(_for_ever(self.try_writing, RETRY_WRITE_S))
+        async with asyncio.TaskGroup() as all_of_them:  # apart: a write may wait for a lock, and reading goes on
+            all_of_them.create_task(_for_ever(self.poll, POLL_INTERVAL_S))
+            all_of_them.create_task(_for_ever(self.try_writing, RETRY_WRITE_S))
+            all_of_them.create_task(_for_ever(self.keep_capacity, RETRY_WRITE_S))
 
 
 async def _for_ever(what: Callable[[], Awaitable[None]], every_s: float) -> None:

@@ -84,6 +84,11 @@ class AccessSnapshot:
     grantors: Mapping[str, frozenset[Scope]] = field(default_factory=dict[str, frozenset[Scope]])
     """What administrators (by id) and their tokens (`ADMIN/TOKEN`) may do now; disabled, revoked and removed ones are absent."""
 
+    @property
+    def has_owner(self) -> bool:
+        """Whether somebody manages administrators: the last owner can not be disabled."""
+        return any(Scope.ADMIN_MANAGE in scopes for scopes in self.grantors.values())
+
     def authenticate(self, raw_key: str | None, tenant_header: str | None, now_s: float, needs: Scope = Scope.INFERENCE) -> Principal:
         """The caller behind a key. Raises `Unauthenticated` (no valid key) or `Forbidden` (scope, tenant)."""
         key = self._valid_key(raw_key, now_s)

@@ -1,6 +1,7 @@
 """Password hashing with Argon2id: off the event loop, a few at a time, so that a flood of logins costs no tenant its tail."""
 
 import asyncio
+import base64
 import secrets
 
 import argon2
@@ -16,14 +17,18 @@ MAX_WAITING = 16
 RETRY_AFTER_S = 2.0
 
 
+def nobodys_hash() -> str:
+    """A hash of no known password, verified where there is no such administrator, so that both take as long; making it takes no time."""
+    salt, digest = (base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (16, 32))
+    return f"$argon2id$v=19$m={MEMORY_KIB},t={TIME_COST},p=1${salt}${digest}"
+
+
 class Passwords:
     """Hashes and verifies. At most `MAX_AT_ONCE` hashes run, `MAX_WAITING` wait; the next one is refused with `Unavailable`."""
 
     def __init__(self) -> None:
         self._argon2 = argon2.PasswordHasher(time_cost=TIME_COST, memory_cost=MEMORY_KIB, parallelism=1)
-        self._nobodys_hash = self._argon2.hash(
-            secrets.token_hex()
-        )  # verified where there is no such administrator, so that both take as long
+        self._nobodys_hash = nobodys_hash()
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._waiting = 0
 

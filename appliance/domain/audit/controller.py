@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Controller, get
 from litestar.di import NamedDependency
-from litestar.params import FromQuery, QueryParameter
+from litestar.params import QueryParameter
 
 from appliance.db.database import Database
 from appliance.domain.audit.models import AuditEvent
@@ -55,9 +55,12 @@ class AuditController(Controller):
         database: NamedDependency[Database],
         before: Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1, description="events older than this one")] = None,
         limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE)] = 100,
-        target: FromQuery[str | None] = None,
+        target: Annotated[
+            str | None,
+            QueryParameter(description="only events of it and of what belongs to it: `tenant:acme` with its keys", max_length=200),
+        ] = None,
     ) -> AuditPage:
         """Who changed what, when and from where, newest first."""
         async with database.read() as session:
-            found = await list_events(session, before, limit + 1, target)
+            found = await list_events(session, before, limit + 1, target, within=True)
         return AuditPage(events=[audit_view(row) for row in found[:limit]], next=found[limit - 1].id if len(found) > limit else None)

@@ -5,14 +5,14 @@ it is applied with `prune`. Keys are not in it: they are made where they are sho
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from appliance.domain.slas.decisions import SLA_FIELDS, Sla, check_sla, sla_with
+from appliance.domain.slas.decisions import SLA_FIELDS, Sla, contradictions, sla_with
 from appliance.domain.tenants.decisions import check_name, check_slug
-from appliance.errors import Invalid
+from appliance.errors import Fault, Invalid
 
 Status = Literal["active", "suspended"]
 
@@ -64,45 +64,67 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """In the order in which they are made."""
     left_alone: list[str] = []
     """Objects that the document does not name, as `tenant acme`; `prune` would remove them."""
+    warnings: list[str] = []
+    """Of what was applied: worth a second look."""
 
 
-def check_configuration(wanted: Configuration) -> None:
-    """Raises `Invalid` with the path of the value at fault as `param`, joined by dots: `tenants.acme.overrides.rpm`."""
+def refuse(faults: Sequence[Fault]) -> None:
+    """Raises `Invalid` where there are faults, telling all of them."""
+    if faults:
+        message = "; ".join(f"{fault.param}: {fault.message}" for fault in faults)
+        raise Invalid(message, param=faults[0].param, faults=tuple(faults))
+
+
+def configuration_faults(wanted: Configuration) -> list[Fault]:
+    """All that is wrong with a document by itself."""
+    faults: list[Fault] = []
     for name, fields in (wanted.tiers or {}).items():
         where = f"tiers.{name}"
-        _at(where, lambda name=name: check_slug(name, "name of a tier"))
-        sla = _sla(Sla(), fields, where)
-        _at(where, lambda sla=sla, where=where: check_sla(sla, where))
+        faults += _fault(where, lambda name=name: check_slug(name, "name of a tier"))
+        of_fields = sla_faults(fields, where)
+        faults += of_fields or _contradictions(sla_with(Sla(), fields), fields, where)
     for slug, tenant in (wanted.tenants or {}).items():
         where = f"tenants.{slug}"
-        _at(where, lambda slug=slug: check_slug(slug))
-        _at(f"{where}.name", lambda tenant=tenant: check_name(tenant.name) if tenant.name is not None else "")
-        _at(f"{where}.trust_group", lambda tenant=tenant: check_slug(tenant.trust_group) if tenant.trust_group else "")
-        _sla(Sla(), tenant.overrides, f"{where}.overrides")
+        faults += _fault(where, lambda slug=slug: check_slug(slug))
+        faults += _fault(f"{where}.name", lambda tenant=tenant: check_name(tenant.name) if tenant.name is not None else "")
+        faults += _fault(f"{where}.trust_group", lambda tenant=tenant: check_slug(tenant.trust_group) if tenant.trust_group else "")
+        faults += sla_faults(tenant.overrides, f"{where}.overrides")
+    return faults
 
 
-def plan_changes(version: int, present: Configuration, wanted: Configuration, *, prune: bool) -> Plan:
-    """Compare a checked document with all that is there. Raises `Invalid` where a tenant's tier is in neither, or contradicts it."""
+def sla_faults(fields: Mapping[str, Any], where: str) -> list[Fault]:
+    """What is wrong with fields of an SLA, each by itself."""
+    faults = unknown_fields(fields, SLA_FIELDS, where)
+    for field, value in fields.items():
+        if field in SLA_FIELDS:
+            faults += _fault(f"{where}.{field}", lambda field=field, value=value: sla_with(Sla(), {field: value}, param=where))
+    return faults
+
+
+def plan_changes(version: int, present: Configuration, wanted: Configuration, *, prune: bool) -> tuple[Plan, list[Fault]]:
+    """Compare a document without faults of its own with all that is there; and what is wrong between the two: tenants whose tier is in
+    neither, or contradicts them."""
     there, new = _full_tiers(present), _full_tiers(wanted)
     tiers = _changes("tier", there, new)
     gone_tiers = [] if wanted.tiers is None else [name for name in there if name not in new]
     tenants = _changes("tenant", _full_tenants(present), _full_tenants(wanted))
     gone_tenants = [] if wanted.tenants is None else [slug for slug in present.tenants or {} if slug not in wanted.tenants]
-    _check_tenants(wanted, {**there, **new}, set(gone_tiers) if prune else set())
+    faults = _tenant_faults(wanted, {**there, **new}, set(gone_tiers) if prune else set())
     removed = [Change("delete", "tenant", slug) for slug in gone_tenants] + [Change("delete", "tier", name) for name in gone_tiers]
     left = [] if prune else [f"{change.kind} {change.name}" for change in removed]
-    return Plan(version=version, changes=[*tiers, *tenants, *(removed if prune else [])], left_alone=left)
+    return Plan(version=version, changes=[*tiers, *tenants, *(removed if prune else [])], left_alone=left), faults
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raises `Invalid` at the first name that is not known, with the nearest one that is."""
+def unknown_fields(given: Iterable[str], known: Iterable[str], where: str) -> list[Fault]:
+    """Names that are not known, each with the nearest one that is."""
     known = tuple(known)
+    faults: list[Fault] = []
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f": did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-            path = f"{where}.{name}".lstrip(".")
-            raise Invalid(f"unknown field {name[:64]!r}{hint}", param=path)
+            faults.append(Fault(f"{where}.{name}".lstrip("."), f"unknown field {name[:64]!r}{hint}"))
+    return faults
 
 
 def _changes(
@@ -124,7 +146,7 @@ def _changes(
 
 def _full_tiers(configuration: Configuration) -> dict[str, dict[str, Any]]:
     """Every field of every tier, as JSON has it."""
-    return {name: msgspec.to_builtins(_sla(Sla(), fields, f"tiers.{name}")) for name, fields in (configuration.tiers or {}).items()}
+    return {name: msgspec.to_builtins(sla_with(Sla(), fields)) for name, fields in (configuration.tiers or {}).items()}
 
 
 def _full_tenants(configuration: Configuration) -> dict[str, dict[str, Any]]:
@@ -135,31 +157,33 @@ def _full_tenants(configuration: Configuration) -> dict[str, dict[str, Any]]:
     }
 
 
-def _check_tenants(wanted: Configuration, tiers: Mapping[str, Mapping[str, Any]], gone: set[str]) -> None:
+def _tenant_faults(wanted: Configuration, tiers: Mapping[str, Mapping[str, Any]], gone: set[str]) -> list[Fault]:
+    """Tenants whose tier is not there, or contradicts their overrides."""
     known = [name for name in tiers if name not in gone]
+    faults: list[Fault] = []
     for slug, tenant in (wanted.tenants or {}).items():
         where = f"tenants.{slug}"
         if tenant.tier not in known:
-            raise Invalid(f"there is no tier {tenant.tier[:64]!r}; the tiers are {', '.join(sorted(known))}", param=f"{where}.tier")
-        base = msgspec.convert(tiers[tenant.tier], Sla)
-        effective = sla_with(base, tenant.overrides)
-        _at(f"{where}.overrides", lambda effective=effective: check_sla(effective))
+            faults.append(Fault(f"{where}.tier", f"there is no tier {tenant.tier[:64]!r}; the tiers are {', '.join(sorted(known))}"))
+        else:
+            effective = sla_with(msgspec.convert(tiers[tenant.tier], Sla), tenant.overrides)
+            faults += _contradictions(effective, tenant.overrides, f"{where}.overrides", f"with tier {tenant.tier!r}, ")
+    return faults
 
 
-def _sla(base: Sla, fields: Mapping[str, Any], where: str) -> Sla:
-    """An SLA with some fields replaced; what is wrong is found field by field, so that its place is known."""
-    refuse_unknown(fields, SLA_FIELDS, where)
-    try:
-        return sla_with(base, fields, param=where)
-    except Invalid:
-        for field, value in fields.items():
-            _at(f"{where}.{field}", lambda field=field, value=value: sla_with(base, {field: value}, param=where))
-        raise
+def _contradictions(sla: Sla, named: Mapping[str, Any], where: str, preface: str = "") -> list[Fault]:
+    """At the first of the contradicting fields that the document names here."""
+    faults: list[Fault] = []
+    for each in contradictions(sla):
+        field = next((field for field in each.fields if field in named), None)
+        faults.append(Fault(f"{where}.{field}" if field else where, preface + each.message))
+    return faults
 
 
-def _at(where: str, check: Callable[[], object]) -> None:
-    """Run a check; its refusal names the place."""
+def _fault(where: str, check: Callable[[], object]) -> list[Fault]:
+    """What a check refuses, with its place."""
     try:
         check()
     except Invalid as error:
-        raise Invalid(error.message, param=where) from error
+        return [Fault(where, error.message)]
+    return []

@@ -3,14 +3,14 @@
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.db.state import bump_version, read_version
+from appliance.db.state import bump_version, read_capacity_tpm, read_version
 from appliance.domain.audit.service import Actor
-from appliance.domain.configuration.decisions import Change, Configuration, Plan, TenantSpec, check_configuration, plan_changes
-from appliance.domain.slas.decisions import Sla, check_sla
+from appliance.domain.configuration.decisions import Change, Configuration, Plan, TenantSpec, configuration_faults, plan_changes, refuse
+from appliance.domain.slas.decisions import Sla, check_sla, contract_warnings
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.service import create_tenant, delete_tenant, list_tenants, removed_slugs, update_tenant
 from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
-from appliance.errors import Conflict, Invalid
+from appliance.errors import Conflict, Fault
 
 
 async def read_configuration(session: AsyncSession) -> tuple[int, Configuration]:
@@ -35,15 +35,15 @@ async def read_configuration(session: AsyncSession) -> tuple[int, Configuration]
 
 
 async def plan_configuration(session: AsyncSession, wanted: Configuration, *, prune: bool) -> Plan:
-    """How the database differs from a document. Raises `Invalid`, with the place in the document."""
-    check_configuration(wanted)
+    """How the database differs from a document. Raises `Invalid` with all faults, each with its place in the document."""
+    refuse(configuration_faults(wanted))
     version, present = await read_configuration(session)
-    plan = plan_changes(version, present, wanted, prune=prune)
-    for slug in await removed_slugs(
-        session, [change.name for change in plan.changes if (change.kind, change.action) == ("tenant", "create")]
-    ):
+    plan, faults = plan_changes(version, present, wanted, prune=prune)
+    new = [change.name for change in plan.changes if (change.kind, change.action) == ("tenant", "create")]
+    for slug in await removed_slugs(session, new):
         message = f"a tenant {slug!r} was removed, and its slug stays taken, for usage and audit name it: choose another slug"
-        raise Invalid(message, code="slug_taken", param=f"tenants.{slug}")
+        faults.append(Fault(f"tenants.{slug}", message))
+    refuse(faults)
     return plan
 
 
@@ -62,9 +62,11 @@ async def apply_configuration(session: AsyncSession, wanted: Configuration, *, p
         raise Conflict("the database changed meanwhile: plan again", code="version_conflict", param="version")
     for change in plan.changes:
         await _make(session, change, actor)
+    contracts: list[int | None] = []
     for found in await list_tenants(session):  # also those that the document does not name
         check_sla(found.effective, f"tenants.{found.tenant.slug}")
-    return plan
+        contracts.append(found.effective.committed_tpm)
+    return msgspec.structs.replace(plan, warnings=contract_warnings(contracts, await read_capacity_tpm(session)))
 
 
 async def _make(session: AsyncSession, change: Change, actor: Actor) -> None:

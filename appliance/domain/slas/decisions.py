@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -121,7 +122,10 @@ def sla_with(base: Sla, overrides: Mapping[str, Any], *, param: str = "overrides
         return msgspec.convert({**msgspec.to_builtins(base), **overrides}, Sla)
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `$")
-        raise Invalid(f"{param}{where.rstrip('`')}: {reason[:1].lower()}{reason[1:]}", param=param) from error
+        reason = f"{reason[:1].lower()}{reason[1:]}"
+        if reason.endswith("got `null`"):
+            reason = "it can not be null, which lifts limits and targets: leave it out"
+        raise Invalid(f"{param}{where.rstrip('`')}: {reason}", param=param) from error
 
 
 def stored_sla(base: Sla, fields: Mapping[str, Any]) -> tuple[Sla, list[str]]:
@@ -138,23 +142,50 @@ def stored_sla(base: Sla, fields: Mapping[str, Any]) -> tuple[Sla, list[str]]:
     return sla, unreadable
 
 
-def check_sla(sla: Sla, param: str = "overrides") -> None:
-    """Raises `Invalid` where fields contradict each other."""
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Fields that can not hold together, and why."""
+
+    fields: tuple[str, ...]
+    message: str
+
+
+def contradictions(sla: Sla) -> list[Contradiction]:
+    """Where the fields of an SLA contradict each other."""
+    found: list[Contradiction] = []
     if not sla.lanes:
-        raise Invalid(f"{param}.lanes is empty: allow at least one of fast, slow, batch", param=param)
-    if sla.default_lane != "auto" and sla.default_lane not in sla.lanes:
-        raise Invalid(f"{param}.default_lane is {sla.default_lane!r}, which lanes ({', '.join(sla.lanes)}) does not allow", param=param)
+        found.append(Contradiction(("lanes",), "lanes is empty: allow at least one of fast, slow, batch"))
+    elif sla.default_lane != "auto" and sla.default_lane not in sla.lanes:
+        message = f"default_lane is {sla.default_lane!r}, which lanes ({', '.join(sla.lanes)}) does not allow"
+        found.append(Contradiction(("default_lane", "lanes"), message))
     if sla.kv_reserve > sla.kv_cap:
-        raise Invalid(f"{param}.kv_reserve is {sla.kv_reserve}, above kv_cap ({sla.kv_cap})", param=param)
+        found.append(Contradiction(("kv_reserve", "kv_cap"), f"kv_reserve is {sla.kv_reserve}, above kv_cap ({sla.kv_cap})"))
     if sla.tpm is not None and sla.committed_tpm is not None and sla.committed_tpm > sla.tpm:
-        raise Invalid(f"{param}.committed_tpm is {sla.committed_tpm}, above the ceiling tpm ({sla.tpm})", param=param)
+        message = f"committed_tpm is {sla.committed_tpm}, above the ceiling tpm ({sla.tpm})"
+        found.append(Contradiction(("committed_tpm", "tpm"), message))
+    return found
 
 
-def contract_warnings(policies: Iterable[TenantPolicy], capacity_tpm: int) -> list[str]:
-    """What to tell who changes contracts: that all of them together exceed what was measured (0: nothing was)."""
-    committed = sum(policy.committed_tpm or 0 for policy in policies)
-    if not capacity_tpm or committed <= capacity_tpm:
+def check_sla(sla: Sla, param: str = "overrides") -> None:
+    """Raises `Invalid` where fields contradict each other. A tenant's may come from its tier: its `overrides` need not hold them."""
+    whose = "the tenant's SLA (its tier's fields with its overrides)" if param == "overrides" else param
+    for contradiction in contradictions(sla):
+        raise Invalid(f"{whose}: {contradiction.message}", param=param)
+
+
+def contract_warnings(contracts: Iterable[int | None], capacity_tpm: int) -> list[str]:
+    """What to tell who changes contracts, given the `committed_tpm` of all tenants: that together they exceed what was measured, or that
+    nothing was yet (0)."""
+    committed = sum(contract or 0 for contract in contracts)
+    if committed <= capacity_tpm:
         return []
+    if not capacity_tpm:
+        return [
+            (
+                f"the contracts (committed_tpm) of all tenants add up to {committed} tokens a minute; whether this machine can do as much"
+                " is not known, because a server measures it when it first gets ready: look again then"
+            )
+        ]
     return [
         (
             f"the contracts (committed_tpm) of all tenants add up to {committed} tokens a minute, {committed - capacity_tpm} more than the"

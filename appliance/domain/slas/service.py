@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.domain.slas.decisions import SEED_TIERS, SLA_FIELDS, Sla, stored_sla
+from appliance.domain.slas.decisions import SLA_FIELDS, Sla, stored_sla
 from appliance.domain.slas.models import SlaTier
 from appliance.errors import Invalid, NotFound
 
@@ -53,16 +53,5 @@ async def get_tier(session: AsyncSession, name: str) -> SlaTier:
 
 def set_sla(row: SlaTier, sla: Sla) -> None:
     """Put an SLA into a row."""
-    for field, value in _columns(sla).items():
+    for field, value in msgspec.to_builtins(sla).items():
         setattr(row, field, value)
-
-
-def add_seed_tiers(session: AsyncSession) -> dict[str, SlaTier]:
-    """The tiers an empty database begins with, added and by name."""
-    rows = {name: SlaTier(name=name, **_columns(sla)) for name, sla in SEED_TIERS.items()}
-    session.add_all(rows.values())
-    return rows
-
-
-def _columns(sla: Sla) -> dict[str, Any]:
-    return msgspec.to_builtins(sla)

@@ -5,29 +5,34 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from appliance.db.backup import is_sqlite, sqlite_path
 from appliance.db.base import Base, utc_now
 from appliance.db.database import Database
-from appliance.db.revision import SchemaState, migrate, read_schema, refuse_unless_current
-from appliance.db.state import bump_version, read_text, write_text
+from appliance.db.revision import SchemaError, SchemaState, migrate, read_schema, refuse_unless_current
+from appliance.db.state import bump_version, read_capacity_tpm, read_text, write_text
 from appliance.domain.access.directory import Directory
 from appliance.domain.access.keys import ADMIN_TOKEN_PREFIX, digest_key, last4, new_key, visible_prefix
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.secret_files import read_or_make_secret, read_secret
-from appliance.domain.access.service import KeySpec, create_key
+from appliance.domain.access.service import KeySpec
 from appliance.domain.admins.first_owner import ensure_owner
 from appliance.domain.admins.guard import Gatekeeper
 from appliance.domain.admins.login import LoginService
 from appliance.domain.admins.passwords import Passwords
 from appliance.domain.admins.sessions import SessionRules
 from appliance.domain.admins.throttle import LoginThrottle
+from appliance.domain.audit.service import Actor, record
 from appliance.domain.models import MODELS
-from appliance.domain.slas.decisions import UNLIMITED
-from appliance.domain.slas.service import add_seed_tiers
+from appliance.domain.slas.decisions import SEED_TIERS, UNLIMITED
+from appliance.domain.tenants.key_service import create_tenant_key, key_facts, key_target
 from appliance.domain.tenants.models import Tenant
-from appliance.domain.tenants.service import DEFAULT_TENANT, DatabaseSource, find_tenant
+from appliance.domain.tenants.pepper import BOOTSTRAP_KEY_ID, settle_pepper
+from appliance.domain.tenants.service import DEFAULT_TENANT, DatabaseSource, create_tenant, find_tenant
+from appliance.domain.tenants.tier_service import create_tier
 from appliance.errors import NotFound
 from appliance.settings import Settings, SettingsError, data_path, sqlalchemy_url, tenant_shares
 
@@ -35,10 +40,14 @@ log = structlog.get_logger(__name__)
 
 API_KEY_FILE = "bootstrap-key"
 ADMIN_TOKEN_FILE = "bootstrap-admin-token"
-PEPPER_FILE = "key-pepper"
 SEEDED = "seeded"
-PEPPER_CHECK = "pepper_check"
-BOOTSTRAP_KEY_ID = "bootstrap_key_id"
+FIRST_START = Actor("bootstrap", "first start")
+"""As the audit names who made what a database begins with."""
+BY_SETTINGS = Actor("bootstrap", "settings")
+NO_DATABASE = (
+    "`fairlane serve` or `fairlane migrate` makes one; where a server has another data directory or database, name it with --data-dir or "
+    "--database-url (FAIRLANE_DATA_DIR, FAIRLANE_DATABASE_URL)"
+)
 
 assert all(model.metadata is Base.metadata for model in MODELS)
 
@@ -83,6 +92,28 @@ def make_data_dir(settings: Settings) -> Path:
     return folder
 
 
+def require_database(settings: Settings) -> None:
+    """Raises `SchemaError` where there is no file of a SQLite database: opening it would make one."""
+    url = sqlalchemy_url(settings)
+    if is_sqlite(url) and not sqlite_path(url).exists():
+        raise SchemaError(f"there is no database {sqlite_path(url)}: {NO_DATABASE}")
+
+
+async def open_existing(settings: Settings) -> Database:
+    """A database with our schema, to look at; makes nothing. Raises `SchemaError` or `Unavailable`."""
+    require_database(settings)
+    database = Database(sqlalchemy_url(settings))
+    try:
+        schema = await read_schema(database, Base.metadata)
+        if schema.state is SchemaState.EMPTY:
+            raise SchemaError(f"the database is empty: {NO_DATABASE}")
+        refuse_unless_current(schema)
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
 async def open_store(settings: Settings) -> Store:
     """Open the database; an empty one is migrated and seeded.
 
@@ -91,8 +122,7 @@ async def open_store(settings: Settings) -> Store:
         SettingsError: the data directory can not be written, or the pepper is not the one of the stored keys.
         Unavailable: the database does not answer.
     """
-    folder = make_data_dir(settings)
-    pepper = (settings.key_pepper or read_or_make_secret(folder / PEPPER_FILE, lambda: new_key(""))).encode()
+    make_data_dir(settings)
     url = sqlalchemy_url(settings)
     database = Database(url)
     try:
@@ -102,8 +132,8 @@ async def open_store(settings: Settings) -> Store:
         else:
             refuse_unless_current(schema)
         async with database.write() as session:
-            await _seed(session)
-            await _check_pepper(session, pepper)
+            await seed(session)
+            pepper = await settle_pepper(session, settings)
     except BaseException:
         await database.close()
         raise
@@ -126,7 +156,9 @@ async def open_control(settings: Settings) -> Control:
             setup_token = await ensure_owner(session, settings, passwords)
         metrics_digest = digest_key(settings.metrics_key, store.pepper) if settings.metrics_key else None
         source = DatabaseSource(store.database, store.pepper, digest_key(token, store.pepper), metrics_digest, tenant_shares(settings))
-        directory = Directory(source, await source.load())
+        async with store.database.read() as session:
+            capacity_tpm = await read_capacity_tpm(session)
+        directory = Directory(source, await source.load(), capacity_tpm=capacity_tpm)
         rules = SessionRules(settings.session_ttl_s, settings.session_idle_s)
         gatekeeper = Gatekeeper(directory, store.database, store.pepper, rules, time.time)
         logins = LoginService(
@@ -144,30 +176,17 @@ def _forget(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-async def _seed(session: AsyncSession) -> None:
+async def seed(session: AsyncSession) -> None:
     """Tiers and tenant `default`, once in the life of a database: what an operator removes stays removed."""
     if await read_text(session, SEEDED) is not None:
         return
     await bump_version(session)
     if await read_text(session, SEEDED) is not None:  # another process was first while we waited for the lock
         return
-    tiers = add_seed_tiers(session)
-    await session.flush()
-    session.add(Tenant(slug=DEFAULT_TENANT, name="Default", tier_id=tiers["standard"].id, overrides=dict(UNLIMITED)))
+    for name, sla in SEED_TIERS.items():
+        await create_tier(session, name, msgspec.to_builtins(sla), FIRST_START)
+    await create_tenant(session, slug=DEFAULT_TENANT, name="Default", tier="standard", overrides=UNLIMITED, actor=FIRST_START)
     await write_text(session, SEEDED, "1")
-
-
-async def _check_pepper(session: AsyncSession, pepper: bytes) -> None:
-    """Remember the first pepper's fingerprint; with another one every stored key would silently be wrong."""
-    fingerprint = digest_key("pepper-check", pepper).hex()
-    stored = await read_text(session, PEPPER_CHECK)
-    if stored is None:
-        await write_text(session, PEPPER_CHECK, fingerprint)
-    elif stored != fingerprint:
-        raise SettingsError(
-            f"key_pepper=(hidden) is not the one that the keys in this database were made with: restore {PEPPER_FILE} in the data "
-            "directory, or set FAIRLANE_KEY_PEPPER to the value the other processes on this database use"
-        )
 
 
 async def _owner_of_first_key(session: AsyncSession) -> Tenant | None:
@@ -199,7 +218,7 @@ async def _bootstrap_key(session: AsyncSession, wanted: str, path: Path, pepper:
         return None
     if key_id is None:
         raw = wanted or read_or_make_secret(path, new_key)
-        row, raw = await create_key(session, owner.id, KeySpec("bootstrap"), pepper, raw)
+        row, raw = await create_tenant_key(session, owner.slug, KeySpec("bootstrap"), pepper, FIRST_START, raw)
         await write_text(session, BOOTSTRAP_KEY_ID, row.id)
         return raw
     raw = wanted or read_secret(path)
@@ -210,7 +229,9 @@ async def _bootstrap_key(session: AsyncSession, wanted: str, path: Path, pepper:
         return raw
     if not wanted:
         return None
-    row.digest, row.prefix, row.last4 = digest, visible_prefix(raw), last4(raw)
     await bump_version(session)
+    before = key_facts(row)
+    row.digest, row.prefix, row.last4 = digest, visible_prefix(raw), last4(raw)
+    record(session, BY_SETTINGS, "key.replace", key_target(owner.slug, row), before, key_facts(row) | {"value": "(changed)"})
     log.info("bootstrap_key_replaced", key_id=row.id, reason="FAIRLANE_BOOTSTRAP_API_KEY differs from the stored key")
     return raw

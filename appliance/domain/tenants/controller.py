@@ -50,7 +50,8 @@ Callers = NamedDependency[Admin]
 
 def _warned[View: (TenantView, TierView)](view: View, directory: Directory) -> View:
     """With what to say about all contracts as they are now."""
-    return msgspec.structs.replace(view, warnings=contract_warnings(directory.snapshot.policies.values(), directory.capacity_tpm))
+    contracts = (policy.committed_tpm for policy in directory.snapshot.policies.values())
+    return msgspec.structs.replace(view, warnings=contract_warnings(contracts, directory.capacity_tpm))
 
 
 class TenantController(Controller):

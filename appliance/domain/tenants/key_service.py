@@ -24,12 +24,14 @@ TIMES = ("expires_at", "grace_until", "disabled_at")
 MAX_GRACE_S = 30 * 86_400.0
 
 
-async def create_tenant_key(session: AsyncSession, slug: str, spec: KeySpec, pepper: bytes, actor: Actor) -> tuple[ApiKey, str]:
-    """A new key of a tenant and its raw text. Raises `NotFound`."""
+async def create_tenant_key(
+    session: AsyncSession, slug: str, spec: KeySpec, pepper: bytes, actor: Actor, raw_key: str | None = None
+) -> tuple[ApiKey, str]:
+    """A new key of a tenant and its raw text (`raw_key`, or one made here). Raises `NotFound`."""
     await bump_version(session)
     tenant_id = (await find_tenant(session, slug)).tenant.id
-    row, raw_key = await create_key(session, tenant_id, spec, pepper, granted_by=grantor_of(actor.id, spec.scopes))
-    record(session, actor, "key.create", _target(slug, row), None, _facts(row))
+    row, raw_key = await create_key(session, tenant_id, spec, pepper, raw_key, granted_by=grantor_of(actor.id, spec.scopes))
+    record(session, actor, "key.create", key_target(slug, row), None, key_facts(row))
     return row, raw_key
 
 
@@ -81,9 +83,9 @@ async def revoke_tenant_key(session: AsyncSession, slug: str, key_id: str, actor
     """Revoke a key of a tenant. Raises `NotFound`."""
     await bump_version(session)
     tenant_id = (await find_tenant(session, slug)).tenant.id
-    before = _facts(await find_key(session, tenant_id, key_id))
+    before = key_facts(await find_key(session, tenant_id, key_id))
     row = await revoke_key(session, tenant_id, key_id)
-    if not record(session, actor, "key.revoke", _target(slug, row), before, _facts(row)):
+    if not record(session, actor, "key.revoke", key_target(slug, row), before, key_facts(row)):
         await take_version_back(session)
     return row
 
@@ -103,7 +105,7 @@ async def update_tenant_key(
     """
     await bump_version(session)
     row = await find_key(session, (await find_tenant(session, slug)).tenant.id, key_id)
-    before = _facts(row)
+    before = key_facts(row)
     check_version(version, row.version, f"key {key_id!r}", before)
     _refuse_revoked(row)
     present = spec_of(row)
@@ -125,7 +127,7 @@ async def update_tenant_key(
     if set(checked.scopes) != set(present.scopes):
         row.granted_by = grantor_of(actor.id, checked.scopes)
     await session.flush()
-    if not record(session, actor, "key.update", _target(slug, row), before, _facts(row)):
+    if not record(session, actor, "key.update", key_target(slug, row), before, key_facts(row)):
         await take_version_back(session)
     return row
 
@@ -146,13 +148,13 @@ async def rotate_tenant_key(
     _refuse_replaced_or_expired(old)
     if caller is not None:
         check_key_grant(caller, old.id, spec_of(old).scopes, old.expires_at)
-    before = _facts(old)
+    before = key_facts(old)
     old.grace_until = utc_now() + timedelta(seconds=grace_s)
     spec = spec_of(old)
     granted_by = grantor_of(actor.id, spec.scopes)
     row, raw_key = await create_key(session, tenant_id, spec, pepper, lineage_id=old.lineage_id or old.id, granted_by=granted_by)
-    record(session, actor, "key.rotate", _target(slug, old), before, _facts(old))
-    record(session, actor, "key.create", _target(slug, row), None, _facts(row))
+    record(session, actor, "key.rotate", key_target(slug, old), before, key_facts(old))
+    record(session, actor, "key.create", key_target(slug, row), None, key_facts(row))
     return row, raw_key
 
 
@@ -169,10 +171,12 @@ def _refuse_replaced_or_expired(row: ApiKey) -> None:
         raise Conflict(f"key {row.id!r} has expired: make a new one", code="expired_api_key")
 
 
-def _target(slug: str, row: ApiKey) -> str:
+def key_target(slug: str, row: ApiKey) -> str:
+    """As the audit names a key."""
     return f"tenant:{slug}/key:{row.id}"
 
 
-def _facts(row: ApiKey) -> dict[str, Any]:
+def key_facts(row: ApiKey) -> dict[str, Any]:
+    """What the audit tells of a key."""
     times = {name: None if (time := getattr(row, name)) is None else time.isoformat() for name in TIMES}
     return {**{name: getattr(row, name) for name in AUDITED}, **times}

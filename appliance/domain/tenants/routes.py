@@ -10,7 +10,7 @@ from appliance.domain.audit.controller import AuditController
 from appliance.domain.slas.controller import TierController
 from appliance.domain.tenants.bootstrap import Control
 from appliance.domain.tenants.controller import KeyController, TenantController, TierEditor
-from appliance.domain.usage.controller import UsageController
+from appliance.domain.tenants.usage_controller import UsageController
 from appliance.strict_requests import refuse_repeated_fields, refuse_unknown_query
 
 ADMIN_PATH = "/api/v1"

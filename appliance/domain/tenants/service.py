@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
 from appliance.db.database import Database
-from appliance.db.state import bump_version, read_version, take_version_back, write_text
+from appliance.db.state import CAPACITY_TPM, bump_version, read_capacity_tpm, read_version, take_version_back, write_text
 from appliance.domain.access.snapshot import AccessSnapshot
 from appliance.domain.admins.token_service import load_admin_tokens, load_grantors
 from appliance.domain.audit.service import Actor, record
-from appliance.domain.slas.decisions import Sla, check_sla, policy_of, sla_with
+from appliance.domain.slas.decisions import Sla, check_sla, contract_warnings, policy_of, sla_with
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import find_tier, list_tiers, sla_of, sla_under
 from appliance.domain.tenants.decisions import check_name, check_slug
@@ -128,6 +128,18 @@ async def find_tenant(session: AsyncSession, slug: str) -> TenantWithTier:
     return _with_tier(tenant, tier, sla_of(tier))
 
 
+async def read_contract_warnings(session: AsyncSession) -> list[str]:
+    """What there is to say about the contracts of all tenants as they are now."""
+    contracts = [found.effective.committed_tpm for found in await list_tenants(session)]
+    return contract_warnings(contracts, await read_capacity_tpm(session))
+
+
+async def require_known(session: AsyncSession, slug: str) -> None:
+    """Raises `NotFound` for a slug that no tenant has or had: a removed one's usage stays."""
+    if (await session.scalars(select(Tenant.id).where(Tenant.slug == slug))).first() is None:
+        raise NotFound(f"there is no tenant {slug[:64]!r}, nor was there one", code="tenant_not_found", param="tenant")
+
+
 async def removed_slugs(session: AsyncSession, slugs: Sequence[str]) -> list[str]:
     """Which of these are a removed tenant's."""
     removed = await session.scalars(select(Tenant.slug).where(Tenant.status == DELETED).order_by(Tenant.slug))
@@ -233,6 +245,10 @@ class DatabaseSource:
         if time.monotonic() - self._database.tried_writing_s >= quiet_s:
             async with self._database.write() as session:
                 await write_text(session, WRITE_TRIED, utc_now().isoformat())
+
+    async def keep_capacity(self, capacity_tpm: int) -> None:
+        async with self._database.write() as session:
+            await write_text(session, CAPACITY_TPM, str(capacity_tpm))
 
     async def load(self) -> AccessSnapshot:
         """The version is read first: a write in between makes the next poll load again, never go unseen."""

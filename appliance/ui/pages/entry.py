@@ -99,7 +99,8 @@ class EntryController(Controller):
 
 def login_page(request: AnyRequest, ui: Ui, target: str, status: int = 200, name: str = "", error: str = "") -> Response[str]:
     """The login form; `target` is where it leads."""
-    is_set_up = ui.house.control.logins.setup_token is None
+    control = ui.house.control
+    is_set_up = control.logins.setup_token is None or control.directory.snapshot.has_owner
     return ui.views.page(request, "login.html", status, next=safe_target(target), name=name, error=error, is_set_up=is_set_up)
 
 

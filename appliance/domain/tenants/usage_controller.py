@@ -1,4 +1,4 @@
-"""`GET /api/v1/usage`: JSON, or CSV for spreadsheets."""
+"""`GET /api/v1/usage`: JSON, or CSV for spreadsheets. It lies with the tenants because it refuses the name of one that never was."""
 
 import csv
 import io
@@ -9,9 +9,11 @@ import msgspec
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
 from appliance.db.database import Database
+from appliance.domain.tenants.service import require_known
 from appliance.domain.usage.decisions import span_of
 from appliance.domain.usage.models import UsageHour, UsageMinute
 from appliance.domain.usage.service import KEYS, SUMS, Resolution, read_usage
@@ -60,7 +62,7 @@ class UsageController(Controller):
     path = "/usage"
     tags = ["Usage"]
 
-    @get(summary="Usage of tenants", opt=READS, responses=problem_responses(401, 403, 503))
+    @get(summary="Usage of tenants", opt=READS, responses=problem_responses(401, 403, 404, 503))
     async def show(
         self,
         database: NamedDependency[Database],
@@ -73,24 +75,33 @@ class UsageController(Controller):
         """Requests and tokens by minute (kept 14 days) or hour, refused and cancelled requests too; seconds behind at most."""
         first, last = span_of(begin, end, utc_now())
         async with database.read() as session:
-            found = await read_usage(session, resolution, first, last, tenant, MAX_ROWS + 1)
-        if len(found) > MAX_ROWS:
-            raise Invalid(f"this is more than {MAX_ROWS} rows: ask for a shorter span, one tenant, or resolution=hour", param="from")
-        rows = [_row(each) for each in found]
+            answer = await usage_answer(session, resolution, first, last, tenant)
         if format == "csv":
-            return Response(_csv(rows), media_type="text/csv; charset=utf-8")
-        totals = UsageTotals(**{name: sum(getattr(row, name) for row in rows) for name in SUMS})
-        return Response(UsageAnswer(begin=first, end=last, totals=totals, usage=rows))
+            return Response(usage_csv(answer), media_type="text/csv; charset=utf-8")
+        return Response(answer)
+
+
+async def usage_answer(session: AsyncSession, resolution: Resolution, begin: datetime, end: datetime, tenant: str | None) -> UsageAnswer:
+    """Usage of a span. Raises `NotFound` (no such tenant, ever) or `Invalid` (too much at once)."""
+    if tenant is not None:
+        await require_known(session, tenant)
+    found = await read_usage(session, resolution, begin, end, tenant, MAX_ROWS + 1)
+    if len(found) > MAX_ROWS:
+        raise Invalid(f"this is more than {MAX_ROWS} rows: ask for a shorter span, one tenant, or resolution=hour", param="from")
+    rows = [_row(each) for each in found]
+    totals = UsageTotals(**{name: sum(getattr(row, name) for row in rows) for name in SUMS})
+    return UsageAnswer(begin=begin, end=end, totals=totals, usage=rows)
 
 
 def _row(found: UsageMinute | UsageHour) -> UsageRow:
     return UsageRow(**{name: getattr(found, name) for name in (*KEYS, *SUMS)})
 
 
-def _csv(rows: list[UsageRow]) -> str:
+def usage_csv(answer: UsageAnswer) -> str:
+    """For spreadsheets."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow((*KEYS, *SUMS))
-    for row in rows:
+    for row in answer.usage:
         writer.writerow((row.began_at.isoformat(), *msgspec.structs.astuple(row)[1:]))
     return text.getvalue()
