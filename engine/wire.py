@@ -501,6 +501,16 @@ NOBODY = -1
 """No sequence's id."""
 
 
+class Eviction(msgspec.Struct, frozen=True, array_like=True):
+    """Cached pages that a tenant lost."""
+
+    tenant_id: str
+    """Whose they were: its sequences used them last."""
+    taker_id: str
+    """For whom they went. Of pages evicted ahead of need: who had taken the pages that were replaced. Empty: not known."""
+    pages: int
+
+
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """The ledger's tuple: one a step, in a ring on both sides; explain, tail attribution and traces read it."""
 
@@ -539,6 +549,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """The sequence for which it was cut short: it worked for nobody, and has no shares. `NOBODY`: it ran to its end."""
     interrupted_for: str = ""
     """That sequence's tenant."""
+    evictions: tuple[Eviction, ...] = ()
+    """Since the step before; `evicted_pages` in all."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):

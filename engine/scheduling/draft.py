@@ -8,6 +8,7 @@ from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.step_model import Work
+from engine.wire import Eviction
 
 MAX_PAD_TOKENS = 64
 """Padding that costs more than one more step does: on two cores 64 rows take about 15 ms, an almost empty step 11."""
@@ -40,7 +41,7 @@ class PlannedStep:
     plan: StepPlan
     rows: tuple[Row, ...]
     preempted: tuple[int, ...]
-    evicted_pages: int
+    evictions: tuple[Eviction, ...]
     predicted_s: float = 0.0
     """What 99 of 100 such steps stay below."""
     expected_s: float = 0.0
@@ -159,13 +160,11 @@ class Draft:
             sequence.sent_pages -= len(last.new_pages)
             self.add_chunk(sequence, tokens)
 
-    def finish(self, step: int, preempted: tuple[int, ...], evicted_pages: int, moves: PageMoves) -> PlannedStep:
+    def finish(self, step: int, preempted: tuple[int, ...], evictions: tuple[Eviction, ...], moves: PageMoves) -> PlannedStep:
         """Choose the bucket."""
         bucket = self.limits.buckets.choose(len(self.decodes), self.padded_tokens)
         plan = StepPlan(step, bucket, tuple(self.admitted), tuple(self.decodes), tuple(self.prefills), moves)
-        return PlannedStep(
-            plan, tuple(self.rows), preempted, evicted_pages, token_limit_s=self.token_limit_s, budget_tokens=self.budget_rows
-        )
+        return PlannedStep(plan, tuple(self.rows), preempted, evictions, token_limit_s=self.token_limit_s, budget_tokens=self.budget_rows)
 
 
 def _take_new_pages(sequence: Sequence) -> tuple[int, ...]:

@@ -1,13 +1,13 @@
 """The pool of KV pages. A page is free, referenced (used), or cached: known to the prefix cache, referenced by nobody."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from engine.scheduling.cached_pages import VICTIMS, CachedPages, Victim
 from engine.scheduling.eviction import EvictionPolicy
 from engine.scheduling.holdings import Holding, Holdings, quotas_of
 from engine.scheduling.prefix_cache import PrefixCache
-from engine.wire import TenantPolicy
+from engine.wire import Eviction, TenantPolicy
 
 LOW_WATER_PART, HIGH_WATER_PART = 32, 16
 """Where fewer than one page of 32 is free, cached ones are evicted until one of 16 is: between steps, before somebody waits for it."""
@@ -28,6 +28,10 @@ class PagePool:
         self._free = deque(range(num_pages))
         self._references = [0] * num_pages
         self._owners: list[Holding | None] = [None] * num_pages
+        self._takers: deque[str] = deque(maxlen=EVICTIONS_A_STEP)
+        """Tenants that took the newest pages: what `refill` evicts is put down to them."""
+        self._evictions: Counter[tuple[str, str]] = Counter()
+        """Pages by owner and taker, since they were asked for."""
         self._cached = CachedPages(num_pages, self.holdings, eviction)
 
     @property
@@ -66,6 +70,7 @@ class PagePool:
             raise IndexError(f"no page is available to tenant {tenant_id}")
         if not self._free:
             self._evict_one(holding)
+        self._takers.append(tenant_id)
         page = self._free.popleft()
         self._references[page] = 1
         self._owners[page] = holding
@@ -106,6 +111,12 @@ class PagePool:
             if not self._evict_one(None):
                 return
 
+    def take_evictions(self) -> tuple[Eviction, ...]:
+        """Whose pages went, and for whom, since this was asked before."""
+        found = tuple(Eviction(owner, taker, pages) for (owner, taker), pages in self._evictions.items())
+        self._evictions.clear()
+        return found
+
     def check(self) -> None:
         """Constant-time part of the invariant, for every idle moment."""
         total = self.num_free + self.num_used + self.num_cached
@@ -137,10 +148,12 @@ class PagePool:
         evicted = self._cached.pop(taker)
         if evicted is None:
             return False
-        page, _, victim = evicted
+        page, owner, victim = evicted
         self._cache.forget(page)
         self._free_up(page)
         self.num_evicted[victim] += 1
+        taker_id = taker.tenant_id if taker is not None else self._takers.popleft() if self._takers else ""
+        self._evictions[owner.tenant_id, taker_id] += 1
         return True
 
     def _free_up(self, page: int) -> None:

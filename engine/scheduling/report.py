@@ -161,7 +161,7 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
             for row in rows
         ),
         preempted=step.preempted,
-        evicted_pages=step.evicted_pages,
+        evicted_pages=sum(each.pages for each in step.evictions),
         pages_free=pages_free,
         predicted_s=step.predicted_s,
         copied_pages=len(step.plan.moves.copied),
@@ -171,6 +171,7 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         budget_tokens=step.budget_tokens or 0,
         interrupted_by=NOBODY if step.interrupted_by is None else step.interrupted_by.sequence_id,
         interrupted_for="" if step.interrupted_by is None else step.interrupted_by.submit.tenant_id,
+        evictions=step.evictions,
     )
 
 

@@ -58,7 +58,6 @@ class Scheduler:
         self._last_step_was_lone = False
         self._num_arrivals = 0
         self._last_sequence_id = 0
-        self._evicted_before = 0
         self._ended_rows = 0  # since the step before
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
@@ -135,11 +134,8 @@ class Scheduler:
         )
         if draft.is_empty:
             return None
-        evicted = sum(self._roster.memory.pool.num_evicted.values())
-        step = draft.finish(
-            self._num_steps, tuple(self._roster.preempted), evicted - self._evicted_before, self._roster.memory.moves.take()
-        )
-        self._evicted_before = evicted
+        memory = self._roster.memory
+        step = draft.finish(self._num_steps, tuple(self._roster.preempted), memory.pool.take_evictions(), memory.moves.take())
         self._roster.preempted.clear()
         self._num_steps += 1
         self._last_step_was_lone = draft.lone

@@ -96,7 +96,7 @@ def running_grafana() -> Iterator[FakeGrafana]:
             """It says nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         grafana.url = f"http://127.0.0.1:{server.server_port}"

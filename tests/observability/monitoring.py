@@ -20,6 +20,7 @@ from tests.appliance import require_service
 from tests.observability.rules import ALERTS, RECORDS, ROOT
 
 SCRAPE_S = 1
+POLL_S = 0.1
 RATE_WINDOW = "1m"
 """What Grafana's `$__rate_interval` would be about for such a scrape interval."""
 
@@ -59,22 +60,28 @@ class Monitoring:
 
     prometheus_url: str
     webhook: Webhook
+    _http: httpx.Client
 
-    def query(self, expr: str) -> list[Answer]:
-        """An instant query; raises where Prometheus refuses it."""
-        answer = httpx.get(f"{self.prometheus_url}/api/v1/query", params={"query": expr}, timeout=30).json()
+    def query(self, expr: str, at_s: float | None = None) -> list[Answer]:
+        """An instant query, of now or of a time of the Unix epoch; raises where Prometheus refuses it."""
+        asked = {"query": expr, **({} if at_s is None else {"time": f"{at_s:.3f}"})}
+        answer = self._http.get(f"{self.prometheus_url}/api/v1/query", params=asked).json()
         assert answer["status"] == "success", f"{expr}: {answer}"
         data = answer["data"]
         if data["resultType"] == "scalar":
             return [Answer({}, float(data["result"][1]))]
         return [Answer(each["metric"], float(each["value"][1])) for each in data["result"]]
 
-    def until(self, fact: Callable[[], object], timeout_s: float = 120.0, what: str = "it") -> None:
-        """Wait until a fact about another process is true."""
+    def until_right(self, complaint: Callable[[], object], timeout_s: float = 120.0) -> None:
+        """Wait until there is nothing to complain of any more: the load goes on, and on a busy machine what is asked for comes later."""
         deadline = time.monotonic() + timeout_s
-        while not fact():
-            assert time.monotonic() < deadline, f"{what} did not come in {timeout_s:g} s"
-            time.sleep(0.2)  # polling another process
+        while said := complaint():
+            assert time.monotonic() < deadline, f"still after {timeout_s:g} s: {said}"
+            time.sleep(POLL_S)
+
+    def until(self, fact: Callable[[], object], what: str = "it") -> None:
+        """Wait until a fact about another process is true."""
+        self.until_right(lambda: "" if fact() else f"{what} did not come")
 
 
 @contextlib.contextmanager
@@ -102,8 +109,10 @@ def running_monitoring(folder: Path, target: str) -> Iterator[Monitoring]:
         with contextlib.ExitStack() as stack:
             for command in commands:
                 stack.enter_context(process(command, folder))
-            monitoring = Monitoring(f"http://127.0.0.1:{prometheus_port}", webhook)
-            monitoring.until(lambda: _is_ready(monitoring.prometheus_url) and _is_ready(f"http://127.0.0.1:{alertmanager_port}"))
+            http_client = stack.enter_context(httpx.Client(timeout=30))
+            monitoring = Monitoring(f"http://127.0.0.1:{prometheus_port}", webhook, http_client)
+            for port in (prometheus_port, alertmanager_port):
+                monitoring.until(lambda port=port: _is_ready(http_client, port))
             yield monitoring
 
 
@@ -120,9 +129,9 @@ def _quick_routes(port: int) -> str:
     return re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text)
 
 
-def _is_ready(url: str) -> bool:
+def _is_ready(http_client: httpx.Client, port: int) -> bool:
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"{url}/-/ready", timeout=2).status_code == 200
+        return http_client.get(f"http://127.0.0.1:{port}/-/ready").status_code == 200
     return False
 
 
@@ -152,7 +161,7 @@ def _webhook() -> Iterator[Webhook]:
             """It says nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield Webhook(server.server_port, received)

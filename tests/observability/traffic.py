@@ -64,7 +64,7 @@ class Traffic:
     def start(self) -> None:
         """A quiet tenant whose target nobody could meet, a noisy one with long prompts, cancels and refusals, and one that leaves."""
         for index in range(4):
-            self._run(lambda index=index: self.complete(NOISY, f"{index} " + "word " * 250, 60, stream=bool(index % 2)))
+            self._run(lambda index=index: self.complete(NOISY, f"{index} " + "word " * 250, 24, stream=bool(index % 2)))
         self._run(lambda: self.complete(STRICT, "Say hello.", 12, stream=True))
         self._run(lambda: self.complete(STRICT, "Say hello again.", 8, stream=False))
         self._run(lambda: self.cancel(NOISY), pause_s=0.5)

@@ -6,7 +6,7 @@ from engine.scheduling.eviction import POLICIES
 from engine.scheduling.holdings import quotas_of
 from engine.scheduling.pages import PagePool
 from engine.scheduling.prefix_cache import PrefixCache
-from engine.wire import TenantPolicy
+from engine.wire import Eviction, TenantPolicy
 
 
 def make_pool(policy: str, num_pages: int = 8, *, most_reserved: int = 8, **weights_or_reserves: tuple[float, float]) -> PagePool:
@@ -112,6 +112,7 @@ def test_a_reserve_keeps_its_cached_pages_from_everybody_else_and_not_from_its_t
     assert pool.available_to("a") == 4
     pool.take("a")
     assert pool.num_evicted["own"] == 1
+    assert pool.take_evictions() == (Eviction("a", "b", 2), Eviction("a", "a", 1)) and pool.take_evictions() == ()
     pool.check_every_page()
 
 
@@ -147,6 +148,7 @@ def test_below_the_low_water_mark_pages_are_evicted_up_to_the_high_one_and_no_re
     assert pool.num_free == 9  # of 320: fewer than one of 32
     pool.refill()
     assert (pool.num_free, pool.holdings.of("a").cached, pool.holdings.of("b").cached) == (20, 155, 145)
+    assert pool.take_evictions() == (Eviction("b", "b", 11),), "who had taken the pages that were replaced"
     pool.refill()
     assert pool.num_free == 20
 

@@ -384,6 +384,8 @@ def test_the_fixed_traffic_runs_clean_and_meets_every_trouble_there_is(policy: s
     load = driver.scheduler.load(0)
     assert load.preemptions["memory"] > 2
     assert load.evicted_pages > 50
+    told = sum(each.pages for record in driver.records for each in record.evictions)
+    assert told == sum(record.evicted_pages for record in driver.records) and load.evicted_pages - 32 <= told <= load.evicted_pages
     assert load.recomputed_tokens > 5
     assert load.prefix_hit_tokens > 100
     assert load.copied_pages > 10

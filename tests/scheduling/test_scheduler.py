@@ -4,7 +4,7 @@ from engine.scheduling.buckets import buckets_of
 from engine.scheduling.limits import Limits, limits_of
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
-from engine.wire import EngineConfig, FinishReason, SequenceEvent, Submit
+from engine.wire import EngineConfig, Eviction, FinishReason, SequenceEvent, Submit
 from tests.scheduling.driver import VOCAB_SIZE, Driver, make_limits, make_submit
 
 
@@ -229,6 +229,7 @@ def test_of_a_cached_prefix_the_tail_is_evicted_before_the_head() -> None:
     run_one(driver, make_submit(1, (5,) * 40, max_tokens=1))
     run_one(driver, make_submit(2, (6,) * 36, max_tokens=1))  # takes the 6 free pages and 3 cached ones
     assert driver.scheduler.load(0).evicted_pages == 3
+    assert [each for record in driver.records for each in record.evictions] == [Eviction("a", "a", 3)]
     assert run_one(driver, make_submit(3, (5,) * 40, max_tokens=1)).cached_tokens == 28
 
 

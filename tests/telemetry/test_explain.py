@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
 
-from appliance.telemetry.explain.answer import ANOTHER_TENANT, Explanation, explain
+from appliance.telemetry.explain.answer import ANOTHER_TENANT, Explanation, Loss, explain
 from appliance.telemetry.explain.pieces import PIECE_NAMES, Recorded, pieces_of
 from appliance.telemetry.explain.verdict import IN_WORDS
 from appliance.telemetry.requests import Outcome, RequestReport
-from engine.wire import StepRecord, WorkShare
+from engine.wire import Eviction, StepRecord, WorkShare
 from tests.telemetry.simulation import MS, World, simulate
 
 WORLDS = 10
@@ -81,11 +82,9 @@ def test_every_kind_of_piece_has_words() -> None:
 # ---- a story with known numbers: 100 ms behind noisy, a chunk beside its decodes, a gap, the end
 
 
-def step(number: int, begin_ms: int, end_ms: int, *shares: WorkShare, preempted: tuple[int, ...] = ()) -> StepRecord:
+def step(number: int, begin_ms: int, end_ms: int, *shares: WorkShare, **fields: Any) -> StepRecord:
     decodes, prefill = sum(share.decode_tokens for share in shares), sum(share.prefill_tokens for share in shares)
-    return StepRecord(
-        number, begin_ms * MS, begin_ms * MS, end_ms * MS, end_ms * MS, "d8p64", decodes, prefill, 0, shares, preempted=preempted
-    )
+    return StepRecord(number, begin_ms * MS, begin_ms * MS, end_ms * MS, end_ms * MS, "d8p64", decodes, prefill, 0, shares, **fields)
 
 
 def decode(sequence_id: int, tenant: str) -> WorkShare:
@@ -96,12 +95,13 @@ def chunk(sequence_id: int, tenant: str, tokens: int) -> WorkShare:
     return WorkShare(sequence_id, tenant, 0, tokens, 0)
 
 
+EVICTIONS = (Eviction("quiet", "third", 1), Eviction("quiet", "noisy", 2), Eviction("third", "noisy", 4), Eviction("quiet", "quiet", 1))
 STORY = (
-    step(1, 0, 60, chunk(10, "noisy", 30), chunk(11, "third", 10)),
+    step(1, 0, 60, chunk(10, "noisy", 30), chunk(11, "third", 10), evictions=(Eviction("quiet", "noisy", 9),)),
     step(2, 60, 120, chunk(10, "noisy", 40)),
     step(3, 120, 150, chunk(1, "quiet", 16), chunk(10, "noisy", 48)),
     step(4, 150, 160, decode(1, "quiet")),
-    step(5, 160, 360, chunk(12, "noisy", 500)),
+    step(5, 160, 360, chunk(12, "noisy", 500), evictions=EVICTIONS),
     step(6, 362, 372, decode(1, "quiet")),
 )
 
@@ -152,6 +152,11 @@ def test_a_slow_gap_names_the_step_and_the_tenant_behind_it() -> None:
     assert [(gap.step, gap.name, gap.tenant, round(gap.seconds, 3)) for gap in answer.gaps] == [(5, "decode_wait", "noisy", 0.212)]
     assert [(each.step, each.tokens, each.seconds) for each in answer.chunks] == [(3, 16, 0.03)]
     assert explain(report_of(tpot_target_s=0.2), STORY_RECORDED).gaps == []
+
+
+def test_pages_that_the_tenant_lost_meanwhile_are_told_with_for_whom_they_went() -> None:
+    assert explain(report_of(), STORY_RECORDED).evicted == [Loss("noisy", 2), Loss("third", 1), Loss("quiet", 1)]
+    assert explain(report_of(), STORY_RECORDED, names_tenants=False).evicted == [Loss(ANOTHER_TENANT, 3), Loss("quiet", 1)]
 
 
 def test_a_tenant_reads_another_tenant_where_an_administrator_reads_names() -> None:

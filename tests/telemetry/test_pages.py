@@ -45,6 +45,7 @@ def test_each_page_shows_what_its_name_says_and_never_more_than_its_bound(pages:
     assert [row["tenant"] for row in rows(pages, "tenants")][:2] == ["t299", "t298"]
     steps = rows(pages, "steps")
     assert [row["step"] for row in steps] == [6, 5, 4, 3, 2, 1] and steps[3]["work"] == "noisy 75%, quiet 25%"
+    assert steps[5]["evicted"] == "9 of quiet for noisy" and steps[0]["evicted"] == ""
     assert "coroutine" in rows(pages, "tasks")[0]
 
 

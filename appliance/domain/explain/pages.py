@@ -130,6 +130,7 @@ class DebugPages:
                 record.prefill_tokens,
                 record.pages_free,
                 len(record.preempted),
+                ", ".join(f"{each.pages} of {each.tenant_id} for {each.taker_id or '?'}" for each in record.evictions),
                 f"cut short for {record.interrupted_for}" if record.interrupted_for else _tenants_of(record.shares),
             ]
             for record in newest
@@ -145,6 +146,7 @@ class DebugPages:
             "prefill_tokens",
             "pages_free",
             "preempted",
+            "evicted",
             "work",
         ]
         return _page("steps", "The newest steps, newest first, with the tenants' shares of the work.", columns, rows, len(ledger))

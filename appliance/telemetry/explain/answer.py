@@ -1,5 +1,6 @@
 """What `explain` answers: pieces summed up by name and by whose work they were, the slow gaps, and one sentence."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -52,6 +53,14 @@ class Gap(msgspec.Struct, frozen=True):
     """Part and tenant that took the most of it."""
 
 
+class Loss(msgspec.Struct, frozen=True):
+    """Cached pages of the request's tenant that were given up while it was in the engine."""
+
+    tenant: str | None
+    """For whom; null: not known."""
+    pages: int
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request took as long as it did."""
 
@@ -78,6 +87,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The first `MAX_CHUNKS`."""
     gaps: list[Gap]
     """The longest `MAX_GAPS` slow ones, in order of time."""
+    evicted: list[Loss]
 
 
 def explain(report: RequestReport, recorded: Recorded, *, is_running: bool = False, names_tenants: bool = True) -> Explanation:
@@ -123,6 +133,7 @@ def explain(report: RequestReport, recorded: Recorded, *, is_running: bool = Fal
         parts=parts,
         chunks=_chunks(report, pieces),
         gaps=_gaps(report, recorded, pieces, shown),
+        evicted=_evicted(report, recorded, shown),
     )
 
 
@@ -154,6 +165,16 @@ def _chunks(report: RequestReport, pieces: Sequence[Piece]) -> list[Chunk]:
         for piece in steps[:MAX_CHUNKS]
         if piece.run is not None
     ]
+
+
+def _evicted(report: RequestReport, recorded: Recorded, shown: Callable[[str | None], str | None]) -> list[Loss]:
+    """Most pages first."""
+    pages: Counter[str | None] = Counter()
+    for record in recorded.records:
+        for each in record.evictions if record.planned_ns >= report.submitted_ns else ():
+            if each.tenant_id == report.tenant_id:
+                pages[shown(each.taker_id or None)] += each.pages
+    return [Loss(taker, number) for taker, number in pages.most_common()]
 
 
 def _gaps(report: RequestReport, recorded: Recorded, pieces: Sequence[Piece], shown: Callable[[str | None], str | None]) -> list[Gap]:

@@ -6,6 +6,8 @@ Format: "Trace Event Format" (Google, 2016), JSON object form. Times are microse
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from appliance.telemetry.explain.pieces import pieces_of
 from appliance.telemetry.explain.runs import runs_of
 from appliance.telemetry.families import LANES
@@ -72,6 +74,7 @@ def _steps(bundle: Bundle, engine: str, tid: int, zero_ns: int) -> Iterator[Even
                 "step": record.step, "decode_rows": record.decode_rows, "prefill_tokens": record.prefill_tokens,
                 "pad_tokens": record.pad_tokens, "predicted_s": record.predicted_s, "preempted": list(record.preempted), "tokens": tenants,
                 "interrupted_for": record.interrupted_for,
+                "evicted": [msgspec.structs.asdict(each) for each in record.evictions],
             },
         }  # fmt: skip
         counters = {"pages free": record.pages_free, "decode rows": record.decode_rows, "prefill tokens": record.prefill_tokens}
