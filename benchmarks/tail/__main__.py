@@ -24,7 +24,7 @@ from benchmarks.tail.case import Figure, Scenario, Setup
 from benchmarks.tail.machine_room import Show, capacity_rps, run_cases
 from benchmarks.tail.plots import draw
 from benchmarks.tail.report import CaseReport
-from benchmarks.tail.scenarios import disconnects, flooder, noisy_neighbour, overload, replay, slow_readers, straggler
+from benchmarks.tail.scenarios import disconnects, flooder, noisy_neighbour, one_tenant, overload, replay, slow_readers, straggler
 from benchmarks.tail.simulated import SIMULATED, Simulated
 from benchmarks.tail.store import Results, Store
 from benchmarks.tail.text import case_table, figure_table, point_table
@@ -40,6 +40,7 @@ SCENARIOS: dict[str, Scenario | Simulated] = {
         disconnects.SCENARIO,
         slow_readers.SCENARIO,
         straggler.SCENARIO,
+        one_tenant.SCENARIO,
         *SIMULATED,
     )
 }

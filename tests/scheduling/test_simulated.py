@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.scheduling.plan import Admitted, Bucket, DecodeRow, PrefillChunk, StepPlan
-from engine.scheduling.simulated import CacheMixup, SimulatedRunner
+from engine.scheduling.plan import Admitted, Bucket, DecodeRow, PrefillChunk, StepPlan, StepResult
+from engine.scheduling.simulated import CacheMixup, SimulatedRunner, SimulatedTicket
 from engine.wire import Sampling
 
 PROMPT = (5, 6, 7, 8, 9)
@@ -25,8 +25,14 @@ def decode(position: int, *, slot: int = 0, new_pages: tuple[int, ...] = ()) -> 
     return StepPlan(1, Bucket(2, 0), (), (DecodeRow(slot, slot + 1, position, new_pages),), ())
 
 
+def result_of(runner: SimulatedRunner, ticket: SimulatedTicket) -> StepResult:
+    result = runner.collect(ticket)
+    assert isinstance(result, StepResult)
+    return result
+
+
 def run(runner: SimulatedRunner, *plans: StepPlan) -> list[int]:
-    return [token for plan in plans for token in runner.collect(runner.dispatch(plan)).tokens]
+    return [token for plan in plans for token in result_of(runner, runner.dispatch(plan)).tokens]
 
 
 def test_tokens_depend_on_context_and_seed_alone() -> None:
@@ -97,4 +103,4 @@ def test_results_come_in_order_and_at_most_two_steps_are_in_flight() -> None:
         runner.dispatch(decode(6))
     with pytest.raises(CacheMixup, match="in the order they were dispatched"):
         runner.collect(second)
-    assert runner.collect(first).tokens != ()
+    assert result_of(runner, first).tokens != ()
