@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu_compile_kernels import compile_case, mosaic_cases, triton_cases
-from tools.gpu_compile_steps import compile_step, step_cases
+from tools.gpu_compile_steps import DEVICES, compile_step, step_cases
 from tools.gpu_compile_table import TABLE_PATH, complaints, read_table, write_table
 from tools.gpu_compile_target import CARDS, Target
 
@@ -33,7 +33,8 @@ def compile_all(targets: list[str], only: re.Pattern[str]) -> Iterator[dict[str,
                     yield made
         for step in step_cases(target_name):
             if only.search(step.name):
-                yield compile_step(step, target)
+                count = DEVICES.get(step.model, 1)
+                yield compile_step(step, target if count == 1 else Target(target_name, count))
 
 
 def main(arguments: list[str]) -> int:

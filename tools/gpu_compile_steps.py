@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from engine.execution.batch import Limits, buffer_size, step_shape
-from engine.execution.kv_pool import allocate
+from engine.execution.kv_pool import allocate, whole_state
 from engine.execution.step import run_step
 from engine.kernels.pallas_triton import PallasTritonBackend
 from engine.model.config import ModelConfig, RopeConfig
+from engine.model.devices import LAYER_CUT, VOCABULARY_CUT, WHOLE, Devices, share_of
 from engine.model.params import LayerParams, Params
 from engine.scheduling.plan import Bucket
 from tools.gpu_compile_target import Target
@@ -39,7 +40,15 @@ MODELS = {
         num_heads=32, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, max_position=32_768, rope=RopeConfig(), tie_embeddings=False,
         sliding_window=4_096,
     ),
+    "llama-3-70b": ModelConfig(
+        name="llama-3-70b", architecture="llama", vocab_size=128_256, hidden_size=8_192, intermediate_size=28_672, num_layers=80,
+        num_heads=64, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, max_position=131_072, rope=_LLAMA_3_ROPE, tie_embeddings=False,
+    ),
 }  # fmt: skip
+
+DEVICES = {"llama-3-70b": 8}
+"""Cards that a model is split over; the others have one."""
+INT8_KV = ("llama-3-8b", "llama-3-70b")
 
 BUCKETS = (Bucket(2, 0), Bucket(256, 0), Bucket(0, 16), Bucket(0, 4_096), Bucket(64, 512))
 """The smallest and the largest of each kind, and a mixed one."""
@@ -60,11 +69,11 @@ class StepCase:
 
 
 def step_cases(target: str) -> Iterator[StepCase]:
-    """For Hopper and Ampere; int8 KV for the 8B model."""
+    """For Hopper and Ampere; int8 KV for the Llamas."""
     if target not in ("h200", "a100"):
         return
     for model in MODELS:
-        for kv_dtype in ("bfloat16", "int8") if model == "llama-3-8b" else ("bfloat16",):
+        for kv_dtype in ("bfloat16", "int8") if model in INT8_KV else ("bfloat16",):
             for bucket in BUCKETS:
                 yield StepCase(model=model, bucket=bucket, kv_dtype=kv_dtype, target=target)
 
@@ -99,40 +108,69 @@ def param_avals(config: ModelConfig) -> Params:
     return Params(matrix(config.vocab_size, hidden), (layer,) * config.num_layers, norm(hidden), head)
 
 
+def whole_params(devices: Devices, part: Params) -> Params:
+    """Shapes and places over all devices, from one's."""
+
+    def whole_layer(layer: LayerParams) -> LayerParams:
+        return LayerParams(*(None if array is None else devices.whole_of(array, cut) for array, cut in zip(layer, LAYER_CUT, strict=True)))
+
+    head = None if part.head is None else devices.whole_of(part.head, VOCABULARY_CUT)
+    embed, final_norm = devices.whole_of(part.embed, VOCABULARY_CUT), devices.whole_of(part.final_norm, WHOLE)
+    return Params(embed, tuple(map(whole_layer, part.layers)), final_norm, head)
+
+
 def num_pages(config: ModelConfig, kv_dtype: str, memory_bytes: int) -> int:
     """As many as fit beside the weights and 4 GiB of temporaries, as far as one array can be addressed."""
-    weights = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(param_avals(config)))
+    weights = array_bytes(param_avals(config))
     vector_bytes = config.head_dim * jnp.dtype(kv_dtype).itemsize + (4 if kv_dtype == "int8" else 0)
     page_bytes = 2 * config.num_layers * config.num_kv_heads * PAGE_TOKENS * vector_bytes
     most = (2**31 - 1) // (PAGE_TOKENS * config.num_kv_heads * config.head_dim)
     return min(most, int(memory_bytes * MEMORY_SHARE - weights - 4 * 2**30) // page_bytes)
 
 
+def array_bytes(tree: Any) -> int:
+    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(tree))
+
+
 def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
-    """Record of a step: its worst kernel, bytes on the card, copies of the cache (none), callbacks to the host (none)."""
-    config, backend = MODELS[case.model], PallasTritonBackend(target.card.capability)
-    pages = num_pages(config, case.kv_dtype, target.card.memory_bytes)
-    limits = Limits(MAX_SEQUENCES, config.max_position, 16, pages, PAGE_TOKENS)
+    """Record of a step: its worst kernel, bytes on each card, copies of the cache (none), sums over the cards.
+
+    Raises:
+        AssertionError: it does not fit, copies what should be donated, calls back to the host, or sums more than it must.
+    """
+    count = DEVICES.get(case.model, 1)
+    share, backend = share_of(MODELS[case.model], count), PallasTritonBackend(target.card.capability)
+    pages = num_pages(share, case.kv_dtype, target.card.memory_bytes)
+    limits = Limits(MAX_SEQUENCES, share.max_position, 16, pages, PAGE_TOKENS)
     shape = step_shape(case.bucket, limits)
-    params = param_avals(config)
-    state = jax.eval_shape(lambda: allocate(config, limits, backend, case.kv_dtype))
+    devices = Devices(target.mesh if count > 1 else None)
+    params = whole_params(devices, param_avals(share))
+    part = jax.eval_shape(lambda: allocate(share, limits, backend, case.kv_dtype))
+    state = whole_state(devices, share, limits, backend, case.kv_dtype)
     buffer = jax.ShapeDtypeStruct((buffer_size(shape),), jnp.int32)
-    compiled = target.compile(partial(run_step, config, limits, backend, shape), params, state, buffer, donate_argnums=(1,))
-    cache = state.caches[0]
+    function = partial(run_step, share, limits, backend, shape)
+    step = devices.jit(function, (params, state, buffer), (state, buffer), donate_argnums=(1,))
+    compiled = target.compile_jitted(step, params, state, buffer)
     device_bytes = compiled.argument_bytes + compiled.temp_bytes + compiled.output_bytes - compiled.alias_bytes
-    assert compiled.alias_bytes >= sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(state.caches)), "the cache is not donated"
+    all_reduces, all_gathers = compiled.count_of("all-reduce"), compiled.count_of("all-gather")
+    assert compiled.alias_bytes >= array_bytes(part.caches), "the cache is not donated"
     assert device_bytes < target.card.memory_bytes, f"{case.name} takes {device_bytes} bytes"
     assert "callback" not in compiled.text, f"{case.name} calls back to the host"
+    wanted = (2 * share.num_layers + 1, 1) if count > 1 else (0, 0)
+    assert (all_reduces, all_gathers) == wanted, f"{case.name} sums {all_reduces} times and gathers {all_gathers}: wanted are {wanted}"
     return {
         "name": case.name,
         "target": case.target,
+        "devices": count,
         "registers": max(k.registers for k in compiled.kernels),
         "spill_bytes": max(k.spill_bytes for k in compiled.kernels),
         "smem_bytes": max(k.smem_bytes for k in compiled.kernels),
         "seconds": round(compiled.seconds, 2),
         "serialised_wgmma": compiled.serialised_wgmma,
-        "cache_copies": compiled.copies_of(cache.k),
+        "cache_copies": compiled.copies_of(part.caches[0].k),
         "pages": pages,
         "temp_bytes": compiled.temp_bytes,
         "device_bytes": device_bytes,
+        "all_reduces": all_reduces,
+        "all_gathers": all_gathers,
     }

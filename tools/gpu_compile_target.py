@@ -102,6 +102,10 @@ class Compiled:
     serialised_wgmma: int
     """ptxas's warnings (C75xx) that it had to wait after each tensor core instruction."""
 
+    def count_of(self, operation: str) -> int:
+        """Instructions of one kind, asynchronous ones once."""
+        return len(re.findall(rf" {operation}(?:-start)?\(", self.text))
+
     def copies_of(self, aval: Any) -> int:
         """Copies of whole arrays of this shape and type that the program makes."""
         hlo_type = {"bfloat16": "bf16", "float32": "f32", "int8": "s8", "float8_e4m3fn": "f8e4m3fn"}[aval.dtype.name]
@@ -147,6 +151,10 @@ class Target:
 
     def compile(self, function: Callable[..., Any], *avals: Any, donate_argnums: tuple[int, ...] = ()) -> Compiled:
         """Avals are pytrees of ShapeDtypeStruct; those without a sharding are whole on every device."""
+        return self.compile_jitted(jax.jit(function, donate_argnums=donate_argnums), *avals)
+
+    def compile_jitted(self, jitted: Any, *avals: Any) -> Compiled:
+        """The same of what is a `jax.jit` already, with places of its own."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         placed = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding or whole), avals)
         started = time.perf_counter()
@@ -154,7 +162,7 @@ class Target:
         log.write_text("")
         with tempfile.TemporaryDirectory() as dump, _answering_for(self.card), _mosaic_shared_bytes() as shared, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
-            lowered = jax.jit(function, donate_argnums=donate_argnums).lower(*placed)
+            lowered = jitted.lower(*placed)
             # there is nothing to time candidates on, so no autotuning
             program = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0, "xla_dump_to": dump})
             seconds = time.perf_counter() - started

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from engine.errors import ConfigError
 from engine.execution.batch import Limits
@@ -16,7 +16,7 @@ from engine.kernels.attention import AttentionBackend, AttentionShape, LayerCach
 from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.decoder import allocate_stack
 from engine.model.config import ModelConfig
-from engine.model.devices import AXIS, Devices
+from engine.model.devices import AXIS, WHOLE, Devices
 from engine.model.kv_size import kv_bytes_per_token
 from engine.scheduling.plan import Admitted
 from engine.wire import MAX_LOGIT_BIAS, MAX_STOP_IDS
@@ -56,33 +56,26 @@ def allocate_over(devices: Devices, config: ModelConfig, limits: Limits, backend
         ConfigError: as `allocate`.
     """
     make = partial(allocate, config, limits, backend, kv_dtype)
-    return devices.jit(make, (), placed_state(devices, jax.eval_shape(make), config, limits, backend, kv_dtype))()
+    return devices.jit(make, (), whole_state(devices, config, limits, backend, kv_dtype))()
 
 
-def placed_state(
-    devices: Devices, share: DeviceState, config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_dtype: str
-) -> DeviceState:
-    """Shapes and places of the state over all devices, from one device's shapes.
+def whole_state(devices: Devices, config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_dtype: str) -> DeviceState:
+    """Shapes and places of the state over all devices. `config` is one device's share of the model.
 
     KV is cut by head: along the axis that grows when a backend is asked for more of them. What the sampler remembers is whole
     everywhere.
     """
-    assert devices.mesh is not None, "one device's state is not placed"
-    mesh, shape = devices.mesh, attention_shape(config, limits.page_size)
+    share = jax.eval_shape(partial(allocate, config, limits, backend, kv_dtype))
+    shape = attention_shape(config, limits.page_size)
     doubled = replace(shape, num_heads=2 * shape.num_heads, num_kv_heads=2 * shape.num_kv_heads)
     one, two = (jax.eval_shape(partial(backend.allocate, asked, 1, kv_dtype)) for asked in (shape, doubled))
 
-    def place(part: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        grows = [few != many for few, many in zip(one.shape, two.shape, strict=True)]
-        dims = [size * devices.count if cut else size for size, cut in zip(part.shape, grows, strict=True)]
-        spec = PartitionSpec(*(AXIS if cut else None for cut in grows))
-        return jax.ShapeDtypeStruct(dims, part.dtype, sharding=NamedSharding(mesh, spec))
+    def whole_of(part: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        cuts = (AXIS if few != many else None for few, many in zip(one.shape, two.shape, strict=True))
+        return devices.whole_of(part, PartitionSpec(*cuts))
 
-    def place_whole(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
-
-    caches = tuple(jax.tree.map(place, cache, one, two) for cache in share.caches)
-    return DeviceState(jax.tree.map(place_whole, share.slots), caches)
+    slots = SlotState(*(devices.whole_of(array, WHOLE) for array in share.slots))
+    return DeviceState(slots, tuple(jax.tree.map(whole_of, cache, one, two) for cache in share.caches))
 
 
 def allocate(config: ModelConfig, limits: Limits, backend: AttentionBackend, kv_dtype: str, *, stacked: bool = False) -> DeviceState:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from engine.errors import ModelError
 from engine.model.config import ModelConfig
-from engine.model.devices import COLUMNS, ONE_DEVICE, ROWS, WHOLE, Devices
+from engine.model.devices import LAYER_CUT, ONE_DEVICE, WHOLE, Devices
 from engine.model.dummy import DummyTensor
 from engine.model.gguf_config import find_tensor
 from engine.model.gguf_file import GgufTensor
@@ -141,17 +141,17 @@ class _Loader:
         gate_up = ("mlp.gate_proj", "mlp.up_proj")
         return LayerParams(
             input_norm=norm("input_layernorm"),
-            qkv=weight(ROWS, *qkv),
-            qkv_bias=bias(config.qkv_bias, ROWS, *qkv),
+            qkv=weight(LAYER_CUT.qkv, *qkv),
+            qkv_bias=bias(config.qkv_bias, LAYER_CUT.qkv_bias, *qkv),
             q_norm=norm("self_attn.q_norm") if config.qk_norm else None,
             k_norm=norm("self_attn.k_norm") if config.qk_norm else None,
-            output=weight(COLUMNS, "self_attn.o_proj"),
-            output_bias=bias(config.output_bias, WHOLE, "self_attn.o_proj"),
+            output=weight(LAYER_CUT.output, "self_attn.o_proj"),
+            output_bias=bias(config.output_bias, LAYER_CUT.output_bias, "self_attn.o_proj"),
             post_norm=norm("post_attention_layernorm"),
-            gate_up=weight(ROWS, *gate_up),
-            gate_up_bias=bias(config.mlp_bias, ROWS, *gate_up),
-            down=weight(COLUMNS, "mlp.down_proj"),
-            down_bias=bias(config.mlp_bias, WHOLE, "mlp.down_proj"),
+            gate_up=weight(LAYER_CUT.gate_up, *gate_up),
+            gate_up_bias=bias(config.mlp_bias, LAYER_CUT.gate_up_bias, *gate_up),
+            down=weight(LAYER_CUT.down, "mlp.down_proj"),
+            down_bias=bias(config.mlp_bias, LAYER_CUT.down_bias, "mlp.down_proj"),
         )
 
     def _norm(self, name: str) -> jax.Array:

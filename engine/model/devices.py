@@ -18,10 +18,27 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from engine.errors import ConfigError
 from engine.model.config import ModelConfig
+from engine.model.params import LayerParams
 
 AXIS = "tp"
 """The mesh's one axis."""
 WHOLE, ROWS, COLUMNS = PartitionSpec(), PartitionSpec(AXIS), PartitionSpec(None, AXIS)
+VOCABULARY_CUT = ROWS
+LAYER_CUT: Any = LayerParams(
+    input_norm=WHOLE,
+    qkv=ROWS,
+    qkv_bias=ROWS,
+    q_norm=WHOLE,
+    k_norm=WHOLE,
+    output=COLUMNS,
+    output_bias=WHOLE,
+    post_norm=WHOLE,
+    gate_up=ROWS,
+    gate_up_bias=ROWS,
+    down=COLUMNS,
+    down_bias=WHOLE,
+)
+"""A `LayerParams` of specs: how each array of a layer is cut. A bias behind a sum counts once, so every device has it whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +65,15 @@ class Devices:
     def put_vocabulary(self, values: np.ndarray) -> jax.Array:
         """Rows of tokens [V, hidden], with zeros behind them to a multiple of the devices."""
         padding = -values.shape[0] % self.count
-        return self.put(np.pad(values, ((0, padding), (0, 0))) if padding else values, ROWS)
+        return self.put(np.pad(values, ((0, padding), (0, 0))) if padding else values, VOCABULARY_CUT)
+
+    def whole_of(self, part: jax.ShapeDtypeStruct, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        """Shape and place over all devices of an array of which each has such a part."""
+        if self.mesh is None:
+            return part
+        cuts = (*spec, *[None] * (len(part.shape) - len(spec)))
+        dims = [size if cut is None else size * self.count for size, cut in zip(part.shape, cuts, strict=True)]
+        return jax.ShapeDtypeStruct(dims, part.dtype, sharding=NamedSharding(self.mesh, spec))
 
     def jit(self, function: Callable[..., Any], arguments: tuple[Any, ...], results: Any, *, donate_argnums: Sequence[int] = ()) -> Any:
         """`function` jitted for one device, or to run on each with its own parts.

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from engine.execution.kv_pool import allocate, placed_state
+from engine.execution.kv_pool import whole_state
 from engine.execution.page_moves import PageMover
 from engine.execution.warmup import WarmedUp, warm_up
 from engine.kernels.attention import AttentionBackend
@@ -86,9 +86,7 @@ def moved_pages_agree(warmed: WarmedUp, state: Any) -> bool:
 def head_axes(config: ModelConfig, backend: AttentionBackend, devices: Devices) -> list[str]:
     """Along what the arrays of an int8 cache are cut."""
     share = share_of(config, devices.count)
-    shapes = jax.eval_shape(lambda: allocate(share, LIMITS, backend, "int8"))
-    placed = placed_state(devices, shapes, share, LIMITS, backend, "int8")
-    return [str(tuple(array.sharding.spec)) for array in placed.caches[0]]
+    return [str(tuple(array.sharding.spec)) for array in whole_state(devices, share, LIMITS, backend, "int8").caches[0]]
 
 
 def main() -> None:
