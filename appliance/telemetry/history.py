@@ -5,6 +5,7 @@ kept is bounded twice: an hour, and `MAX_NUMBERS`; with more than fit, the oldes
 """
 
 import contextlib
+import math
 import threading
 import time
 from array import array
@@ -125,28 +126,31 @@ class History:
 class _Track:
     """A series from where it appeared to where it went, as the samples where it changed. `width` numbers each: a histogram has many."""
 
-    __slots__ = ("ended", "numbers", "samples", "seen", "width")
+    __slots__ = ("ended", "newest", "numbers", "samples", "seen", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
+        self.newest: float | Buckets = math.nan
         self.samples: array[int] = array("L")
         self.numbers: array[float] = array("d")
         self.seen = -1
         self.ended: int | None = None
         """The first sample that does not have it any more."""
 
-    def note(self, sample: int, numbers: "array[float]") -> int:
-        """How many numbers more are kept."""
-        self.seen = sample
-        if self.samples and self.numbers[-self.width :] == numbers:
-            return 0
+    def append(self, sample: int, value: float | Buckets, numbers: "array[float]") -> int:
+        """It changed: how many numbers more are kept."""
+        self.seen, self.newest = sample, value
         self.samples.append(sample)
         self.numbers.extend(numbers)
         return self.width + 1
 
+    def holds(self, first: int) -> bool:
+        """What it keeps is needed from this sample on."""
+        return len(self.samples) < 2 or self.samples[1] > first
+
     def forget_before(self, first: int) -> int:
         """How many numbers fewer are kept: a value that held on is kept, as from `first` on."""
-        if len(self.samples) < 2 or self.samples[1] > first:
+        if self.holds(first):
             return 0
         old = sum(1 for after in self.samples[1:] if after <= first)
         del self.samples[:old]
@@ -167,13 +171,18 @@ class _Family:
     def note(self, series: Series, sample: int) -> None:
         if not self.columns:
             self.columns = _columns(series)  # it was empty at first
-        for labels, value in series.values:
-            key = tuple(labels.values())
+        for key, value in series.values:
+            found = self.tracks.get(key)
+            if found is None:
+                found = self.tracks[key] = (series.labels(key), [])
+            tracks = found[1]
+            if tracks and tracks[-1].ended is None and tracks[-1].newest == value:
+                tracks[-1].seen = sample  # most of them, each time
+                continue
             numbers = _numbers(value)
-            _, tracks = self.tracks.setdefault(key, (labels, []))
             if not tracks or tracks[-1].ended is not None:
                 tracks.append(_Track(len(numbers)))
-            self.num_numbers += tracks[-1].note(sample, numbers)
+            self.num_numbers += tracks[-1].append(sample, value, numbers)
 
     def end_unseen(self, sample: int) -> None:
         """What the sample does not have has gone."""
@@ -183,6 +192,8 @@ class _Family:
 
     def forget_before(self, first: int) -> None:
         for key, (labels, tracks) in tuple(self.tracks.items()):
+            if len(tracks) == 1 and tracks[0].ended is None and tracks[0].holds(first):
+                continue
             self.num_numbers -= sum(track.forget_before(first) for track in tracks)
             left = [track for track in tracks if track.ended is None or track.ended > first]
             self.num_numbers -= sum(len(track.samples) + len(track.numbers) for track in tracks if track not in left)

@@ -1,7 +1,7 @@
 """All families as numbers, whatever kind of collector they come from, and without building their samples where that can be."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -30,23 +30,24 @@ def all_series(collector: Client | Collector) -> Iterator[Series]:
         yield series_of(collector)
     else:
         for family in collector.collect():
-            yield Series(family.name, family.type, family.documentation, _values(family))
+            names = next((tuple(name for name in sample.labels if name != "le") for sample in family.samples), ())
+            yield Series(family.name, family.type, family.documentation, names, _values(family))
 
 
-def _values(family: Family) -> list[tuple[Mapping[str, str], float | Buckets]]:
+def _values(family: Family) -> list[tuple[tuple[str, ...], float | Buckets]]:
     """A collector's samples as numbers."""
     if family.type != "histogram":
-        return [(sample.labels, float(sample.value)) for sample in family.samples]
-    found: dict[tuple[tuple[str, str], ...], _Cumulated] = {}
+        return [(tuple(sample.labels.values()), float(sample.value)) for sample in family.samples]
+    found: dict[tuple[str, ...], _Cumulated] = {}
     for sample in family.samples:
-        labels = tuple((name, value) for name, value in sample.labels.items() if name != "le")
+        labels = tuple(value for name, value in sample.labels.items() if name != "le")
         cumulated = found.setdefault(labels, _Cumulated())
         if sample.name.endswith("_bucket"):
             cumulated.bounds.append(float(sample.labels["le"]))
             cumulated.upto.append(sample.value)
         elif sample.name.endswith("_sum"):
             cumulated.total = sample.value
-    return [(dict(labels), cumulated.buckets()) for labels, cumulated in found.items()]
+    return [(labels, cumulated.buckets()) for labels, cumulated in found.items()]
 
 
 @dataclass(slots=True)

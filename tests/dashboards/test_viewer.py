@@ -97,7 +97,8 @@ def history_of(*samples: dict[str, float]) -> History:
                 "fairlane_requests",
                 "counter",
                 "",
-                [({"tenant": name, "lane": "fast", "model": "m"}, value) for name, value in sample.items()],
+                ("tenant", "lane", "model"),
+                [((name, "fast", "m"), value) for name, value in sample.items()],
             )
         )
         history.seal(FIRST_MS + number * 15_000)
@@ -125,7 +126,7 @@ async def test_an_own_answer_holds_until_the_next_sample() -> None:
 
     before = await rate()
     assert before[-1] == pytest.approx(15 / 60) and await rate() == before
-    history.note(Family("fairlane_requests", "counter", "", [({"tenant": "a", "lane": "fast", "model": "m"}, 60.0)]))
+    history.note(Family("fairlane_requests", "counter", "", ("tenant", "lane", "model"), [(("a", "fast", "m"), 60.0)]))
     history.seal(FIRST_MS + 30_000)
     assert (await rate())[-1] == pytest.approx(1.0)
 

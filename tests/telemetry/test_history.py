@@ -34,7 +34,7 @@ def test_a_history_gives_back_the_newest_samples_whatever_comes_goes_and_comes_a
     history = History(interval_s=3600 / kept)
     for number, sample in enumerate(samples):
         if sample or number % 2:  # a family may also not be told of at all
-            history.note(Series("g", "gauge", "", [({"l": label}, value) for label, value in sample.items()]))
+            history.note(Series("g", "gauge", "", ("l",), [((label,), value) for label, value in sample.items()]))
         history.seal(number)
     newest = samples[-kept:]
     assert list(history.times_ms) == list(range(len(samples)))[-kept:]
@@ -45,7 +45,7 @@ def test_a_history_gives_back_the_newest_samples_whatever_comes_goes_and_comes_a
 def test_a_histogram_is_kept_as_its_buckets_count_and_sum() -> None:
     history = History(interval_s=15)
     for number, counts in enumerate(([1, 2, 0], [1, 2, 3], [0, 4, 2])):
-        history.note(Series("h", "histogram", "", [({"l": "a"}, Buckets([0.5, 1.0], counts, 7.5 + bool(number)))]))
+        history.note(Series("h", "histogram", "", ("l",), [(("a",), Buckets([0.5, 1.0], counts, 7.5 + bool(number)))]))
         history.seal(number)
     with history.reading() as source:
         found = {
@@ -65,7 +65,7 @@ def test_a_histogram_is_kept_as_its_buckets_count_and_sum() -> None:
 def test_a_history_holds_at_most_so_many_numbers_and_gives_up_the_oldest() -> None:
     history, rng = History(interval_s=1, max_numbers=1000), random.Random(0)
     for number in range(500):
-        history.note(Series("g", "gauge", "", [({"l": str(label)}, rng.random()) for label in range(10)]))
+        history.note(Series("g", "gauge", "", ("l",), [((str(label),), rng.random()) for label in range(10)]))
         history.seal(number)
         assert history.num_numbers <= 1000
     assert history.times_ms == tuple(range(450, 500))
@@ -75,7 +75,7 @@ def test_a_history_holds_at_most_so_many_numbers_and_gives_up_the_oldest() -> No
 def test_series_that_went_cost_nothing_once_they_are_forgotten() -> None:
     history = History(interval_s=1200)
     for number in range(6):
-        history.note(Series("g", "gauge", "", [({"l": str(number)}, 1.0)]))
+        history.note(Series("g", "gauge", "", ("l",), [((str(number),), 1.0)]))
         history.seal(number)
     assert history.num_numbers == 3 * 2
 

@@ -91,16 +91,18 @@ def metric_of(series: Series, began_ns: int, now_ns: int) -> Metric | None:
 
 
 def _points(series: Series, began_ns: int, now_ns: int) -> Iterator[NumberDataPoint]:
-    for labels, value in series.values:
+    for key, value in series.values:
         assert not isinstance(value, Buckets), "a number, as the family's kind says"
-        yield NumberDataPoint(attributes=attributes_of(labels), start_time_unix_nano=began_ns, time_unix_nano=now_ns, as_double=value)
+        yield NumberDataPoint(
+            attributes=attributes_of(series.labels(key)), start_time_unix_nano=began_ns, time_unix_nano=now_ns, as_double=value
+        )
 
 
 def _histogram_points(series: Series, began_ns: int, now_ns: int) -> Iterator[HistogramDataPoint]:
-    for labels, value in series.values:
+    for key, value in series.values:
         assert isinstance(value, Buckets), "buckets, as the family's kind says"
         yield HistogramDataPoint(
-            attributes=attributes_of(labels),
+            attributes=attributes_of(series.labels(key)),
             start_time_unix_nano=began_ns,
             time_unix_nano=now_ns,
             count=sum(value.counts),
