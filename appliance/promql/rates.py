@@ -4,6 +4,7 @@ Source: `extrapolatedRate` of prometheus/promql/functions.go.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from appliance.promql.grid import Grid
@@ -13,52 +14,86 @@ NEAR_SAMPLES = 1.1
 """A border that is nearer than so many sample intervals is reached; a farther one gets half an interval."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Two samples or more; `first` and `last` are the places of the outermost ones."""
+
+    first: int
+    last: int
+    sampled_ms: int
+    to_start_ms: float
+    to_end_ms: float
+    """From these to the window's borders."""
+
+    def stretch(self, gains_before: float) -> float:
+        """By what the gain between first and last sample is multiplied. `gains_before`: the first value, in gains; a counter began at 0,
+        so it did not rise for longer before its first sample than it would have taken it to get there."""
+        to_start_ms = min(self.to_start_ms, self.sampled_ms * gains_before) if gains_before >= 0 else self.to_start_ms
+        interval_ms = self.sampled_ms / (self.last - self.first)
+        near_ms = interval_ms * NEAR_SAMPLES
+        reached_ms = sum(distance if distance < near_ms else interval_ms / 2 for distance in (to_start_ms, self.to_end_ms))
+        return (self.sampled_ms + reached_ms) / self.sampled_ms
+
+    @property
+    def enough(self) -> float:
+        """From so many gains before the first sample on, the counter's beginning is no bound any more."""
+        return self.to_start_ms / self.sampled_ms
+
+
+type _Bounds = list[tuple[int, int, float, float, _Window] | None]
+"""First and last place of a window, `enough`, the stretch from there on, and the window; None: fewer than two samples."""
+
+
 class Rates:
-    """Rates of many series that were sampled at the same times."""
+    """Rates of many series that were sampled at the same times: what depends on the times alone is found once."""
 
     def __init__(self, times_ms: Sequence[int], grid: Grid, range_ms: int, *, per_second: bool) -> None:
-        self._times_ms = times_ms
         self._grid = grid
         self._range_ms = range_ms
-        self._per_second = per_second
-        self._windows = grid.windows(times_ms, range_ms)
-        self._still: Column = [0.0 if last - first > 1 else None for first, last in self._windows]
+        self._times_ms = times_ms
+        self._divisor = range_ms / 1000 if per_second else 1.0
+        self._bounds = self._bounds_of(times_ms)
+        self._still = _still(self._bounds)
 
     def of(self, values: Sequence[float | None]) -> Column:
         """The rate of a counter at each time of the grid; none where its window holds fewer than two samples."""
         whole = [value for value in values if value is not None]
         if len(whole) == len(values):
-            return self._rates(self._times_ms, whole, self._windows, self._still)
-        times_ms = [time_ms for time_ms, value in zip(self._times_ms, values, strict=True) if value is not None]
-        windows = self._grid.windows(times_ms, self._range_ms)
-        return self._rates(times_ms, whole, windows, [0.0 if last - first > 1 else None for first, last in windows])
+            return self._rates(whole, self._bounds, self._still)
+        bounds = self._bounds_of([time_ms for time_ms, value in zip(self._times_ms, values, strict=True) if value is not None])
+        return self._rates(whole, bounds, _still(bounds))
 
-    def _rates(self, times_ms: Sequence[int], values: Sequence[float], windows: Sequence[tuple[int, int]], still: Column) -> Column:
+    def _bounds_of(self, times_ms: Sequence[int]) -> _Bounds:
+        bounds: _Bounds = []
+        for time_ms, (first, beyond) in zip(self._grid.times_ms, self._grid.windows(times_ms, self._range_ms), strict=True):
+            if beyond - first < 2:
+                bounds.append(None)
+                continue
+            begin_ms, end_ms = times_ms[first], times_ms[beyond - 1]
+            window = _Window(first, beyond - 1, end_ms - begin_ms, begin_ms - (time_ms - self._range_ms), time_ms - end_ms)
+            bounds.append((window.first, window.last, window.enough, window.stretch(window.enough), window))
+        return bounds
+
+    def _rates(self, values: Sequence[float], bounds: _Bounds, still: Column) -> Column:
         risen = _risen(values)
         if not risen or risen[0] == risen[-1]:
             return still
-        divisor = self._range_ms / 1000 if self._per_second else 1.0
-        return [
-            None
-            if last - first < 2
-            else 0.0
-            if (gain := risen[last - 1] - risen[first]) == 0
-            else gain * self._stretch(times_ms, time_ms, first, last, values[first] / gain) / divisor
-            for time_ms, (first, last) in zip(self._grid.times_ms, windows, strict=True)
-        ]
+        rates: list[float | None] = []
+        for bound in bounds:
+            if bound is None:
+                rates.append(None)
+                continue
+            first, last, enough, stretch, window = bound
+            gain = risen[last] - risen[first]
+            if gain and not values[first] >= enough * gain:
+                stretch = window.stretch(values[first] / gain)
+            rates.append(gain * stretch / self._divisor)
+        return rates
 
-    def _stretch(self, times_ms: Sequence[int], time_ms: int, first: int, last: int, gains_before: float) -> float:
-        """By what the gain between first and last sample is multiplied. `gains_before`: the first value, in gains; a counter began at 0,
-        so it did not rise for longer before its first sample than it would have taken it to get there."""
-        sampled_ms = times_ms[last - 1] - times_ms[first]
-        interval_ms = sampled_ms / (last - first - 1)
-        to_start_ms: float = times_ms[first] - (time_ms - self._range_ms)
-        to_end_ms = time_ms - times_ms[last - 1]
-        if gains_before >= 0:
-            to_start_ms = min(to_start_ms, sampled_ms * gains_before)
-        near_ms = interval_ms * NEAR_SAMPLES
-        reached_ms = sum(distance if distance < near_ms else interval_ms / 2 for distance in (to_start_ms, to_end_ms))
-        return (sampled_ms + reached_ms) / sampled_ms
+
+def _still(bounds: _Bounds) -> Column:
+    """Of a counter that did not rise."""
+    return [None if bound is None else 0.0 for bound in bounds]
 
 
 def _risen(values: Sequence[float]) -> Sequence[float]:

@@ -116,6 +116,8 @@ class History:
         first, last = self._first, self._next
         column: list[float | None] = [None] * (last - first)
         for track in tracks:
+            if track.is_unbroken(first, last):
+                return track.numbers[(first - track.samples[0]) * track.width + place :: track.width].tolist()
             ends = [*track.samples[1:], last if track.ended is None else track.ended]
             for begin, end, value in zip(track.samples, ends, track.numbers[place :: track.width], strict=True):
                 begin, end = max(begin, first) - first, min(end, last) - first
@@ -136,6 +138,10 @@ class _Track:
         self.seen = -1
         self.ended: int | None = None
         """The first sample that does not have it any more."""
+
+    def is_unbroken(self, first: int, last: int) -> bool:
+        """It changed at each of these samples (`last` is the one beyond), and is still there."""
+        return self.ended is None and self.samples[0] <= first and len(self.samples) == last - self.samples[0]
 
     def append(self, sample: int, value: float | Buckets, numbers: "array[float]") -> int:
         """It changed: how many numbers more are kept."""

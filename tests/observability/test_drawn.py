@@ -14,7 +14,7 @@ from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 from appliance.dashboards.board import Board, read_boards
 from tests.appliance import require_service
 from tests.observability.conftest import MAY_BE_EMPTY, Run
-from tests.observability.traffic import NOISY
+from tests.observability.traffic import NOISY, STRICT
 from tests.ui.axe import COLOURS, barriers
 
 ADMIN = {"name": "watcher", "password": "a horse, a staple"}
@@ -61,7 +61,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
 def states(page: Page, board: Board) -> dict[str, str]:
     """What became of each panel: drawn, empty or error."""
     page.goto(f"/ui/dashboards/{board.uid}?range=5m&tenant={NOISY}")
-    expect(page.locator(".chart-panel:not([data-state])")).to_have_count(0, timeout=15_000)
+    expect(page.locator(".chart-panel:not([data-state])")).to_have_count(0, timeout=1000 * DRAWN_WITHIN_S)
     panels = page.locator(".chart-panel").evaluate_all("found => found.map(each => [each.dataset.id, each.dataset.state])")
     titles = {panel.panel_id: panel.title for panel in board.panels}
     return {titles[int(panel_id)]: state for panel_id, state in panels}
@@ -86,9 +86,15 @@ def test_every_panel_is_drawn_from_the_own_last_hour(page: Page, board: Board) -
     assert barriers(page, COLOURS) == []
 
 
-def test_the_time_line_of_a_slow_request_is_there_for_everybody(page: Page) -> None:
-    page.goto("/ui/slow?why=ttft")
-    page.locator("td.wide a").first.click()
+def test_the_time_line_of_a_slow_request_is_there_for_everybody(run: Run, page: Page) -> None:
+    def explained() -> list[str]:
+        answer = httpx.get(f"{run.appliance.base_url}/api/v1/slow?tenant={STRICT}", headers=run.appliance.admin_headers).raise_for_status()
+        return [each["id"] for each in answer.json()["slow"] if "ttft" in each["why"] and each["outcome"] == "completed"]
+
+    run.monitoring.until(explained, what="a slow request that was explained")
+    request_id = explained()[0]
+    page.goto(f"/ui/slow?why=ttft&tenant={STRICT}")
+    page.locator(f"td.wide a[href*={request_id}]").first.click()
     expect(page.locator("svg.life rect").first).to_be_visible()
     assert "past its target" in page.locator(".verdict").inner_text()
     label = page.locator("svg.life").get_attribute("aria-label") or ""
