@@ -25,12 +25,13 @@ from appliance.db.base import utc_now
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import KEY_SCOPES, Limits
 from appliance.domain.access.service import check_key_spec, list_keys
+from appliance.domain.admins.token_service import read_grantors
 from appliance.domain.slas.decisions import MAX_COUNT
 from appliance.domain.tenants.bootstrap import Store, make_data_dir, open_existing, require_database
 from appliance.domain.tenants.key_service import create_tenant_key, revoke_tenant_key, rotate_tenant_key
 from appliance.domain.tenants.pepper import forget_pepper, settle_pepper
 from appliance.domain.tenants.service import find_tenant
-from appliance.domain.tenants.views import key_view
+from appliance.domain.tenants.views import KeyView, key_view
 from appliance.settings import sqlalchemy_url
 
 LIMIT = click.IntRange(1, MAX_COUNT)
@@ -94,15 +95,22 @@ def create_key_command(
 def list_keys_command(tenant_slug: str, as_json: bool, **where: str | None) -> None:
     """Show the keys of TENANT, revoked ones too; of each only the first and last characters."""
 
-    async def work(session: AsyncSession) -> list[ApiKey]:
-        return await list_keys(session, (await find_tenant(session, tenant_slug)).tenant.id)
+    async def work(session: AsyncSession) -> list[KeyView]:
+        grantors = await read_grantors(session)
+        return [
+            key_view(row, tenant_slug, grantors) for row in await list_keys(session, (await find_tenant(session, tenant_slug)).tenant.id)
+        ]
 
     found = read_database(**where, work=work)
     if as_json:
-        print_json([key_view(row, tenant_slug) for row in found])
+        print_json(found)
         return
-    rows = [(r.id, r.name, f"{r.prefix}...{r.last4}", ",".join(r.scopes), r.expires_at, r.disabled_at) for r in found]
+    rows = [(r.id, r.name, f"{r.prefix}...{r.last4}", _scopes(r), r.expires_at, r.disabled_at) for r in found]
     print_table(("ID", "NAME", "KEY", "SCOPES", "EXPIRES", "REVOKED"), rows)
+
+
+def _scopes(key: KeyView) -> str:
+    return ",".join(key.scopes) + (" (grantor gone)" if key.grantor_gone else "")
 
 
 @key.command("revoke")

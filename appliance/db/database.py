@@ -14,16 +14,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import structlog
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from appliance.db.open_file import RETRY_AFTER_S, OpenFile
+from appliance.db.outage import Outage
 from appliance.errors import Invalid, Unavailable
-
-log = structlog.get_logger(__name__)
 
 BUSY_TIMEOUT_MS = 5_000
 """How long a SQLite connection waits for another's lock."""
@@ -62,22 +60,24 @@ class Database:
         """Whether the last writing transaction got as far as its end."""
         self.tried_writing_s = 0.0
         """When the last one ended, either way; `time.monotonic`."""
+        self._failed_reads, self._failed_writes = Outage("reads"), Outage("writes")
         self._reads = async_sessionmaker(self.engine, expire_on_commit=False)
         self._writes = async_sessionmaker(self.engine.execution_options(fairlane_writes=True), expire_on_commit=False)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
         """A session that only reads. Raises `Unavailable`."""
-        with _lost_as_unavailable():
+        with _lost_as_unavailable(self._failed_reads):
             self._file.require_same()
             async with self._reads() as session:
                 yield session
+        self._failed_reads.succeeded(time.monotonic())
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
         """A transaction: committed at the end of the block, rolled back when it raises. Raises `Unavailable`."""
         try:
-            with _lost_as_unavailable():
+            with _lost_as_unavailable(self._failed_writes):
                 self._file.require_same()
                 async with self._writes.begin() as session:
                     yield session
@@ -85,11 +85,12 @@ class Database:
             self.takes_writes, self.tried_writing_s = False, time.monotonic()
             raise
         self.takes_writes, self.tried_writing_s = True, time.monotonic()
+        self._failed_writes.succeeded(self.tried_writing_s)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
         """A bare connection inside a writing transaction, for migrations. Raises `Unavailable`."""
-        with _lost_as_unavailable():
+        with _lost_as_unavailable(self._failed_writes):
             async with self.engine.execution_options(fairlane_writes=True).begin() as connection:
                 yield connection
 
@@ -98,14 +99,14 @@ class Database:
 
 
 @contextmanager
-def _lost_as_unavailable() -> Iterator[None]:
+def _lost_as_unavailable(outage: Outage) -> Iterator[None]:
     """Turns "the database does not answer" into `Unavailable`; the cause goes to the log, not to clients."""
     try:
         yield
     except (DBAPIError, OSError, TimeoutError, PoolTimeoutError) as error:
         if isinstance(error, DBAPIError) and not _is_lost(error):
             raise
-        log.warning("database_unavailable", error=str(error).partition("\n")[0])
+        outage.failed(str(error).partition("\n")[0], time.monotonic())
         message = DAMAGED if _sqlite_error(error).startswith(DAMAGED_ERRORS) else "the database does not answer"
         raise Unavailable(message, reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
 

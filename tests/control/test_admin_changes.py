@@ -1,6 +1,7 @@
 """Changes of tenants, tiers and keys over HTTP, on both databases: versions, sources, pages, and the audit of it all."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -194,6 +195,10 @@ async def test_a_rotated_key_works_for_its_grace_time_and_the_new_one_is_like_it
         control.directory.authenticate(rotated["key"], None)
     assert control.directory.authenticate(again["key"], None)
     assert (await client.post(f"/tenants/default/keys/{again['id']}/rotate", json={"grace_s": 1e9})).status_code == 400
+    hour = await ok(await client.post(f"/tenants/default/keys/{again['id']}/rotate"))
+    replaced = next(key for key in (await ok(await client.get("/tenants/default/keys")))["keys"] if key["id"] == again["id"])
+    left_s = (datetime.fromisoformat(replaced["grace_until"]) - datetime.now(UTC)).total_seconds()
+    assert hour["key"] and 3_500 < left_s <= 3_600, "without a body"
     await ok(await client.delete(f"/tenants/default/keys/{again['id']}"))
     assert (await client.post(f"/tenants/default/keys/{again['id']}/rotate", json={})).status_code == 409
 

@@ -164,6 +164,20 @@ async def test_nobody_makes_a_token_that_can_do_or_outlast_more_than_its_maker(c
     assert (await client.post(tokens, json={"name": "t", "expires_at": soon}, headers=short)).status_code == 201
 
 
+async def test_a_token_made_with_a_token_outlives_its_revocation_and_ends_with_the_administrator(client):
+    alice = await make_admin(client, "alice", "operator")
+    first_id, of_first = await make_token(client, alice)
+    made = await ok(await client.post(f"/admins/{alice}/tokens", json={"name": "second"}, headers=of_first))
+    of_second = {"Authorization": f"Bearer {made['token']}"}
+    await ok(await client.delete(f"/admins/{alice}/tokens/{first_id}", headers=ADMIN))
+    refused(await client.get("/me", headers=of_first), 401, "revoked_admin_token")
+    await ok(await client.get("/me", headers=of_second))
+    (event,) = [each for each in (await ok(await client.get("/audit", headers=ADMIN)))["events"] if each["target"].endswith(made["id"])]
+    assert (event["action"], event["actor_id"]) == ("admin.token.create", f"{alice}/{first_id}"), "how it is found after a leak"
+    await ok(await client.patch(f"/admins/{alice}", json={"disabled": True}, headers=ADMIN))
+    refused(await client.get("/me", headers=of_second), 401, "revoked_admin_token")
+
+
 async def test_a_token_of_somebody_else_is_not_found_and_stays_valid(client):
     alice, bob = await make_admin(client, "alice", "viewer"), await make_admin(client, "bob", "viewer")
     token_id, of_alice = await make_token(client, alice)
@@ -201,6 +215,9 @@ async def test_a_key_of_administration_ends_with_who_made_it(client):
     assert [await change(key) for key in everyone] == ["", "", "", "", ""]
     await ok(await client.delete(f"/admins/{alice}/tokens/{token_id}", headers=ADMIN))
     assert [await change(key) for key in everyone] == ["", "grantor_gone", "", "", ""], "bob renamed it, and gave it nothing"
+    shown = {key["id"]: key for key in (await ok(await client.get("/tenants/default/keys", headers=ADMIN)))["keys"]}
+    assert [shown[key["id"]]["grantor_gone"] for key in (by_session, by_token, by_nobody, plain)] == [False, True, False, False]
+    assert [shown[key["id"]]["granted_by"] for key in (by_session, by_token, by_nobody)] == [alice, f"{alice}/{token_id}", None]
     await ok(await client.patch(f"/admins/{alice}", json={"role": "viewer"}, headers=ADMIN))
     assert await change(by_session) == "missing_scope"
     await ok(await client.patch(f"/admins/{alice}", json={"role": "operator", "disabled": True}, headers=ADMIN))

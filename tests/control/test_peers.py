@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.domain.access.principal import Limits, Principal, Scope
+from appliance.domain.admission.decisions import Occupancy, Standing, own_limit
 from appliance.domain.admission.demand import MEMORY_S, TIGHT_S, Demand
 from appliance.domain.admission.meters import Account
+from appliance.domain.admission.service import limits_of
 from appliance.domain.peers.decisions import NO_PLAN, SCALE, WHOLE, Member, Plan, Share, next_plan, share_in, with_share
 from appliance.domain.peers.registry import EXPIRY_BEATS, Peers
 from appliance.domain.tenants.bootstrap import Control
@@ -144,6 +146,32 @@ def test_a_part_of_a_contract_that_grows_may_have_been_used_elsewhere_in_the_las
     assert account.last_minute.at(0) == 0
     account.take_part(most, Limits(), second_ns, committed_tpm=1_000)
     assert (account.last_minute.at(second_ns), account.last_minute.at(61 * second_ns)) == (500, 0)
+
+
+def test_a_refusal_tells_the_whole_limit_and_the_part_of_it_that_this_process_has() -> None:
+    policy = TenantPolicy(tenant_id="t", rpm=41, tpm=101, max_concurrency=7, max_queued=4)
+    whole = Principal("t", "k", frozenset({Scope.INFERENCE}), policy, frozenset(), frozenset(), Limits(rpm=5))
+    for share, words in (
+        (
+            Share(0, 500, 2),
+            ("limit of 41 requests a minute (21 of them at this process)", "limit of 101 tokens a minute (51 of them at this"),
+        ),
+        (Share(0, 0, 2), ("no part of t's limit of 41 requests a minute falls", "no part of t's limit of 101 tokens a minute falls")),
+        (WHOLE, ("limit of 41 requests a minute", "limit of 101 tokens a minute: 200 are in use")),
+    ):
+        caller = with_share(whole, share)
+        standing = Standing(
+            owner="t", limits=limits_of(caller.policy), whole=limits_of((caller.whole or caller).policy), requests=50, tokens=200
+        )
+        without_rpm = replace(standing, limits=replace(standing.limits, rpm=None))
+        for each, word in ((standing, words[0]), (without_rpm, words[1])):
+            told = own_limit(caller.policy, Occupancy(0, 0), [each], 1)
+            assert told is not None and word in told.message, told
+    half = with_share(whole, Share(0, 500, 2))
+    busy = own_limit(half.policy, Occupancy(4, 0, whole=policy), [], 1)
+    assert busy is not None and busy.message.endswith("its limit is 7 (4 of them at this process)")
+    queued = own_limit(half.policy, Occupancy(0, 2, tenant_waiting=2, whole=policy), [], 1)
+    assert queued is not None and queued.message.endswith("its limit is 4 (2 of them at this process)")
 
 
 def test_every_ceiling_of_tenant_and_key_is_divided_and_budgets_are_not() -> None:

@@ -1,7 +1,9 @@
 """The database goes away under a served process: inference goes on, usage is spooled, admins hear 503, nobody 401; it recovers."""
 
+import json
 import signal
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -28,6 +30,11 @@ def test_a_postgresql_that_is_killed_in_mid_load_costs_no_request_and_no_usage(t
             postgres.start()
             until(lambda: served.ready() == (200, "ready"), served.log)
             assert new_tenant(served, "acme").status_code == 201
+            lines = [json.loads(line) for line in served.log().splitlines() if '"event":"database_' in line]
+            told = [(line["event"], line["of"]) for line in lines if "of" in line]
+            assert Counter(told) == Counter(
+                (f"database_{state}", of) for state in ("unavailable", "available") for of in ("reads", "writes")
+            )
             before = tally.number
             until(lambda: tally.number > before + 10, served.log)
         assert set(tally.statuses) == {200}, tally.statuses

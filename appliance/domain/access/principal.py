@@ -74,6 +74,8 @@ class Principal:
     """The first key of its row of rotations; None: it is that one itself."""
     ratio: float = 1.0
     """The part of each ceiling that falls to this process, where several share it; `policy` and `limits` hold that part."""
+    whole: "Principal | None" = None
+    """The same caller under the whole limits; None where nothing is divided."""
     even_ratio: float = 1.0
     """What falls to each where demand is even."""
 

@@ -112,6 +112,11 @@ async def load_grantors(session: AsyncSession, tokens: Iterable[AdminTokenRecord
     return admins | {f"{token.admin_id}/{token.token_id}": token.scopes for token in tokens if not token.disabled}
 
 
+async def read_grantors(session: AsyncSession) -> dict[str, frozenset[Scope]]:
+    """What `load_grantors` gives, where no tokens are loaded yet."""
+    return await load_grantors(session, (await load_admin_tokens(session)).values())
+
+
 def _facts(token: AdminToken) -> dict[str, object]:
     times = {"expires_at": token.expires_at, "disabled_at": token.disabled_at}
     shown = {name: None if time is None else time.isoformat() for name, time in times.items()}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.domain.access.principal import Limits
+from appliance.domain.access.principal import NO_LIMITS, Limits
 from engine.wire import TenantPolicy
 
 RETRY_AFTER_S = 1.0
@@ -26,6 +26,8 @@ class Occupancy:
     in_flight: int = 0
     request_s: float = 0.0
     """The same of all tenants."""
+    whole: TenantPolicy | None = None
+    """The tenant's policy before it was divided between processes; None where it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Standing:
 
     owner: str
     limits: Limits
+    whole: Limits = NO_LIMITS
+    """Where several processes share the limits, all of them; `limits` is then what falls to this one."""
     requests: float = 0.0
     tokens: float = 0.0
     today: int = 0
@@ -109,11 +113,13 @@ def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[St
         if rejected := _over_tokens(standing, tokens):
             return rejected
     if policy.max_concurrency is not None and occupancy.tenant_in_flight >= policy.max_concurrency:
-        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_in_flight} requests in flight; its limit is {policy.max_concurrency}"
+        told = told_limit(policy.max_concurrency, occupancy.whole and occupancy.whole.max_concurrency)
+        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_in_flight} requests in flight; its limit is {told}"
         return Reject("concurrency", message, _next_end_s(occupancy), own_limit=True)
     # with nobody waiting at all a request does not queue, so that a limit of 0 means "no queue" and not "no requests"
     if policy.max_queued is not None and occupancy.waiting and occupancy.tenant_waiting >= policy.max_queued:
-        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_waiting} requests waiting; its limit is {policy.max_queued}"
+        told = told_limit(policy.max_queued, occupancy.whole and occupancy.whole.max_queued)
+        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_waiting} requests waiting; its limit is {told}"
         wait_s = _part_drained_s(policy.max_queued, occupancy.tenant_request_s, occupancy.tenant_in_flight)
         return Reject("queue_full", message, wait_s, own_limit=True)
     return None
@@ -136,30 +142,36 @@ def _over_requests(standing: Standing) -> Reject | None:
     if limit is None or standing.requests + 1 <= limit:
         return None
     if limit == 0:
-        return _no_part("rate_requests", standing)
+        return _no_part("rate_requests", f"{standing.owner}'s limit of {standing.whole.rpm} requests a minute")
     wait_s = (standing.requests + 1 - limit) * MINUTE_S / limit
-    return Reject("rate_requests", f"{standing.owner} is at its limit of {limit} requests a minute", wait_s, own_limit=True)
+    told = told_limit(limit, standing.whole.rpm, "requests a minute")
+    return Reject("rate_requests", f"{standing.owner} is at its limit of {told}", wait_s, own_limit=True)
 
 
 def _over_tokens(standing: Standing, tokens: int) -> Reject | None:
     """A request larger than a whole minute's allowance enters when nothing is in use, and the next ones wait until it is paid off."""
     limit = standing.limits.tpm
     if limit == 0:
-        return _no_part("rate_tokens", standing)
+        return _no_part("rate_tokens", f"{standing.owner}'s limit of {standing.whole.tpm} tokens a minute")
     room = max(limit or 0, tokens)
     if limit is None or standing.tokens + tokens <= room:
         return None
     wait_s = (standing.tokens + tokens - room) * MINUTE_S / limit
     in_use = math.ceil(standing.tokens)
-    message = f"{standing.owner} is at its limit of {limit} tokens a minute: {in_use} are in use, this request may use {tokens}"
+    told = told_limit(limit, standing.whole.tpm, "tokens a minute")
+    message = f"{standing.owner} is at its limit of {told}: {in_use} are in use, this request may use {tokens}"
     return Reject("rate_tokens", message, wait_s, own_limit=True)
 
 
-def _no_part(reason: str, standing: Standing) -> Reject:
+def _no_part(reason: str, limit: str) -> Reject:
     """Several processes share the limit, and none of it falls to this one (`peers`)."""
-    return Reject(
-        reason, f"no part of {standing.owner}'s limit falls to this process now: try again shortly", RETRY_AFTER_S, own_limit=True
-    )
+    return Reject(reason, f"no part of {limit} falls to this process now: try again shortly", RETRY_AFTER_S, own_limit=True)
+
+
+def told_limit(part: int, whole: int | None, unit: str = "") -> str:
+    """A limit as a refusal tells it: the one that was set, and where several processes share it, the part that this one has."""
+    words = f"{part if whole is None else whole} {unit}".rstrip()
+    return words if whole is None or whole == part else f"{words} ({part} of them at this process)"
 
 
 def rate_headers(standings: Sequence[Standing]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
-from appliance.domain.access.principal import Limits, Principal
+from appliance.domain.access.principal import NO_LIMITS, Limits, Principal
 from appliance.domain.admission.decisions import MINUTE_S, Standing
 
 RECENT_WEIGHT = 0.1
@@ -140,12 +140,14 @@ class Account:
         self.requests.heed(limits.rpm, now_ns, gained_part)
         self.tokens.heed(limits.tpm, now_ns, gained_part)
 
-    def standing(self, owner: str, limits: Limits, now_ns: int, wall_s: float) -> Standing:
-        """How the owner stands under its limits at this moment. `owner`: as messages name it."""
+    def standing(self, owner: str, limits: Limits, now_ns: int, wall_s: float, whole: Limits = NO_LIMITS) -> Standing:
+        """How the owner stands under its limits at this moment. `owner`: as messages name it; `whole`: the limits before they were divided
+        between processes."""
         now = datetime.fromtimestamp(wall_s, UTC)
         return Standing(
             owner=owner,
             limits=limits,
+            whole=whole,
             requests=self.requests.level(now_ns) + self.waiting,
             tokens=self.tokens.level(now_ns) + self.reserved,
             today=self.spent.today(now) + self.reserved,

@@ -126,12 +126,12 @@ class Admission:
         """How the caller's tenant and key stand under their limits."""
         now_ns, wall_s = self._clock_ns(), self._wall_s()
         tenant, key = self._accounts_of(principal)
-        limits = limits_of(principal.policy)
+        limits, whole = limits_of(principal.policy), principal.whole or principal
         tenant.take_part(principal, limits, now_ns, principal.policy.committed_tpm)
         key.take_part(principal, principal.limits, now_ns)
         return [
-            tenant.standing(f"tenant {principal.tenant_id!r}", limits, now_ns, wall_s),
-            key.standing(f"key {principal.key_id!r}", principal.limits, now_ns, wall_s),
+            tenant.standing(f"tenant {principal.tenant_id!r}", limits, now_ns, wall_s, limits_of(whole.policy)),
+            key.standing(f"key {principal.key_id!r}", principal.limits, now_ns, wall_s, whole.limits),
         ]
 
     def enter(self, principal: Principal, tokens: int = 0, ask: Ask | None = None) -> Ticket:
@@ -144,7 +144,7 @@ class Admission:
         self.gate.require_open()
         policy, tenant_id = principal.policy, principal.tenant_id
         self.demand.note(tenant_id, tokens if policy.tpm is not None else 1)
-        occupancy = self._occupancy(tenant_id)
+        occupancy = self._occupancy(tenant_id, principal.whole)
         standings = self.standings(principal)
         shadowed = own_limit(policy, occupancy, standings, tokens) if policy.shadow_mode else None
         if shadowed is not None:
@@ -185,7 +185,7 @@ class Admission:
         account.request_s = blend(account.request_s, seconds) if account.request_s else seconds
         self._mean_request_s = blend(self._mean_request_s, seconds) if self._mean_request_s else seconds
 
-    def _occupancy(self, tenant_id: str) -> Occupancy:
+    def _occupancy(self, tenant_id: str, whole: Principal | None) -> Occupancy:
         return Occupancy(
             tenant_in_flight=self._in_flight[tenant_id],
             waiting=self.num_waiting,
@@ -193,6 +193,7 @@ class Admission:
             tenant_request_s=self._tenant_account(tenant_id).request_s,
             in_flight=self.num_in_flight,
             request_s=self._mean_request_s,
+            whole=whole.policy if whole is not None else None,
         )
 
     def _predict(self, principal: Principal, tokens: int, ask: Ask | None) -> Admit | Reject:

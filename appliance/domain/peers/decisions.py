@@ -155,4 +155,4 @@ def with_share(principal: Principal, share: Share) -> Principal:
         max_queued=share.of(policy.max_queued),
     )
     own = Limits(share.of(limits.rpm), share.of(limits.tpm), limits.tokens_per_day, limits.tokens_per_month)
-    return replace(principal, policy=part, limits=own, ratio=share.ratio, even_ratio=share.even_ratio)
+    return replace(principal, policy=part, limits=own, ratio=share.ratio, whole=principal, even_ratio=share.even_ratio)

@@ -179,6 +179,7 @@ class KeyController(Controller):
         self,
         slug: FromPath[str],
         store: Stores,
+        directory: Directories,
         after: Annotated[str, QueryParameter(description="keys made after this one (id)", max_length=64)] = "",
         limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE)] = 100,
     ) -> KeyList:
@@ -186,7 +187,7 @@ class KeyController(Controller):
         async with store.database.read() as session:
             tenant = (await find_tenant(session, slug)).tenant
             found = await list_keys(session, tenant.id, after=after, limit=limit + 1)
-            page = [key_view(row, slug) for row in found[:limit]]
+            page = [key_view(row, slug, directory.snapshot.grantors) for row in found[:limit]]
         return KeyList(page, next=page[-1].id if len(found) > limit else None)
 
     @patch("/{key_id:str}", summary="Change a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
@@ -202,24 +203,25 @@ class KeyController(Controller):
     ) -> KeyView:
         """Change a key's expiry or its own limits."""
         async with store.database.write() as session:
-            view = key_view(await update_tenant_key(session, slug, key_id, given(data), data.version, actor, caller), slug)
+            row = await update_tenant_key(session, slug, key_id, given(data), data.version, actor, caller)
         await directory.refresh()
-        return view
+        return key_view(row, slug, directory.snapshot.grantors)
 
     @post("/{key_id:str}/rotate", summary="Replace a key", opt=WRITES, responses=problem_responses(*GUARDED, 404, 409, 415))
     async def rotate(
         self,
         slug: FromPath[str],
         key_id: FromPath[str],
-        data: JSONBody[Rotation],
         store: Stores,
         directory: Directories,
         actor: Actors,
         caller: Callers,
+        data: JSONBody[Rotation | None] = None,
     ) -> CreatedKey:
-        """Make another key like it; the old one still works for the grace time."""
+        """Make another key like it; the old one still works for the grace time. Without a body: an hour."""
+        grace_s = (data or Rotation()).grace_s
         async with store.database.write() as session:
-            row, raw_key = await rotate_tenant_key(session, slug, key_id, data.grace_s, store.pepper, actor, caller)
+            row, raw_key = await rotate_tenant_key(session, slug, key_id, grace_s, store.pepper, actor, caller)
             created = CreatedKey(id=row.id, key=raw_key, tenant=slug, name=row.name, scopes=row.scopes, expires_at=row.expires_at)
         await directory.refresh()
         return created

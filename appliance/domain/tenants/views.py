@@ -1,12 +1,13 @@
 """Tenants and keys as the API takes and shows them."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import Limits
+from appliance.domain.access.principal import Limits, Scope
 from appliance.domain.slas.decisions import SLA_FIELDS, Positive, Sla
 from appliance.domain.tenants.service import TenantWithTier
 
@@ -125,6 +126,10 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_month: int | None
     lineage_id: str | None
     """The first key of its row of rotations, with which its own limits are counted together; null: it was rotated from none."""
+    granted_by: str | None
+    """Whose end is the end of its scopes of administration: an administrator's id, with a slash that of the token; null: nobody's."""
+    grantor_gone: bool
+    """That administrator is disabled, removed or demoted, or the token revoked: as a key of administration it is refused."""
     expires_at: datetime | None
     grace_until: datetime | None
     """After a rotation: refused from then on."""
@@ -167,7 +172,8 @@ def tenant_view(found: TenantWithTier) -> TenantView:
     )
 
 
-def key_view(row: ApiKey, tenant: str) -> KeyView:
+def key_view(row: ApiKey, tenant: str, grantors: Mapping[str, frozenset[Scope]]) -> KeyView:
+    """`grantors`: what administrators and tokens may do now, as in `AccessSnapshot.grantors`."""
     return KeyView(
         id=row.id,
         tenant=tenant,
@@ -182,6 +188,8 @@ def key_view(row: ApiKey, tenant: str) -> KeyView:
         tokens_per_day=row.tokens_per_day,
         tokens_per_month=row.tokens_per_month,
         lineage_id=row.lineage_id,
+        granted_by=row.granted_by,
+        grantor_gone=row.granted_by is not None and not grantors.get(row.granted_by, frozenset()) & set(row.scopes),
         expires_at=row.expires_at,
         grace_until=row.grace_until,
         disabled_at=row.disabled_at,
