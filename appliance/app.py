@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar, Request, Response, Router, get
 from litestar.di import Provide
 from litestar.enums import HttpMethod
+from litestar.exceptions import HTTPException, NotFoundException
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Redirect
 from litestar.types import Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
@@ -27,7 +30,7 @@ from appliance.domain.system.health import Health
 from appliance.errors import BodyTooSlow
 from appliance.logs import LogLevel
 from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST_ID_STATE
-from appliance.route_access import refuse_undeclared, routes_of
+from appliance.route_access import PUBLIC, refuse_undeclared, routes_of
 from appliance.telemetry.flight.recorder import FlightRecorder
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.trace_context import context_of
@@ -72,10 +75,10 @@ def create_app(parts: Parts) -> "Envelope":
         "metrics_need_key": parts.metrics_need_key,
     }
     app = Litestar(
-        [InferenceController, ExplainController, SystemController, *(router for router in (parts.admin, parts.debug, parts.ui) if router)],
+        [InferenceController, ExplainController, SystemController, *_routers(parts)],
         dependencies={name: _provide(value) for name, value in provided.items()},
         guards=[refuse_undeclared],
-        exception_handlers=EXCEPTION_HANDLERS,
+        exception_handlers=_exception_handlers(parts.ui),
         openapi_config=openapi_config(own_version()),
         request_max_body_size=parts.max_body_bytes,
         logging_config=None,
@@ -84,6 +87,32 @@ def create_app(parts: Parts) -> "Envelope":
     undeclared = [f"{method} {path}" for method, path, access in routes_of(app) if access is None]
     assert not undeclared, f"who may use these routes? Declare it with `opt=` (appliance/route_access.py): {undeclared}"
     return Envelope(app, parts.body_deadline_s, parts.trace_sample_ratio)
+
+
+def _routers(parts: Parts) -> list[Router | HTTPRouteHandler]:
+    routers = [router for router in (parts.admin, parts.debug, parts.ui) if router]
+    return [*routers, front_door] if parts.ui else [*routers]
+
+
+@get("/", opt=PUBLIC, include_in_schema=False)
+async def front_door(request: Request[Any, Any, Any]) -> Redirect:
+    """A browser that is given the bare address is led to the web pages; programs are told that there is nothing."""
+    if "text/html" not in request.headers.get("accept", ""):
+        raise NotFoundException
+    return Redirect("/ui/")
+
+
+def _exception_handlers(ui: Router | None) -> dict[int | type[Exception], Any]:
+    """JSON, but below the web pages' path pages: also where no route is, and so no router whose handlers would be asked."""
+    if ui is None:
+        return {**EXCEPTION_HANDLERS}
+    as_page = ui.exception_handlers[HTTPException]
+
+    def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+        is_page = request.scope["path"].startswith(f"{ui.path}/")
+        return (as_page if is_page else EXCEPTION_HANDLERS[HTTPException])(request, error)
+
+    return {**EXCEPTION_HANDLERS, HTTPException: on_http_error}
 
 
 def own_version() -> str:

@@ -137,7 +137,7 @@ def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Proble
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     message, param = error.detail, None
     if isinstance(error, ValidationException):
-        message, param = _validation_message(error)
+        message, param = validation_message(error)
     elif status == 400:
         message = f"the request can not be read: {message}"
     elif status == 404:
@@ -149,7 +149,7 @@ def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Proble
     return Problem(status, _body(message, kind, _CODES.get(status), param), headers)
 
 
-def _validation_message(error: ValidationException) -> tuple[str, str | None]:
+def validation_message(error: ValidationException) -> tuple[str, str | None]:
     """All that is wrong with a request in one line, and the first field at fault (`data` is Litestar's word for the body)."""
     details = [item for item in (error.extra or []) if isinstance(item, dict)]
     parts, fields = [], []

@@ -16,7 +16,7 @@ from appliance.domain.access.principal import Role, Scope
 from appliance.domain.access.snapshot import Admin
 from appliance.domain.admins.guard import ADMIN_STATE, SAFE_METHODS, SCOPES, SESSION_STATE, Connection, Gatekeeper
 from appliance.domain.admins.sessions import COOKIE, csrf_token
-from appliance.errors import Forbidden
+from appliance.errors import Forbidden, Unavailable
 from appliance.route_access import Access, access_of
 from appliance.ui.forms import CSRF_FIELD, Form, read_form
 
@@ -118,9 +118,15 @@ class Doorkeeper:
         return admin
 
     async def is_still_in(self, request: Request[Any, Any, Any]) -> bool:
-        """Whether a stream's session goes on. Looking is no use of it: a page left open does not keep a session from ending."""
+        """Whether a stream's session goes on. Looking is no use of it: a page left open does not keep a session from ending.
+
+        While the database is lost nobody can tell, and an open page goes on to show how the appliance is.
+        """
         session_id: str = request.scope["state"][SESSION_STATE]
-        return await self.gatekeeper.session_admin(session_id, is_use=False) is not None
+        try:
+            return await self.gatekeeper.session_admin(session_id, is_use=False) is not None
+        except Unavailable:
+            return True
 
     def _check_csrf(self, form: Form, bound_to: str) -> None:
         expected = csrf_token(bound_to, self.gatekeeper.pepper)

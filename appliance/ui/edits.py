@@ -31,10 +31,24 @@ def check_confirmed(form: Form, name: str) -> None:
 
 
 def conflict_page(
-    ui: Ui, request: AnyRequest, edit: EditConflict, form: Form, mine: Mapping[str, Any], *, what: str, action: str, back: str, page: str
+    ui: Ui,
+    request: AnyRequest,
+    edit: EditConflict,
+    form: Form,
+    mine: Mapping[str, Any],
+    present: Mapping[str, Any] | None = None,
+    *,
+    what: str,
+    action: str,
+    back: str,
+    page: str,
 ) -> Response[str]:
-    """Both versions side by side. Applying mine sends the same form again, on top of the present version."""
-    differences = [Difference(field, value, edit.present.get(field)) for field, value in mine.items() if value != edit.present.get(field)]
+    """Both versions side by side. Applying mine sends the form again, on top of the present version.
+
+    `present`: where the thing's own words for its fields are not the form's.
+    """
+    present = edit.present if present is None else present
+    differences = [Difference(field, value, present.get(field)) for field, value in mine.items() if value != present.get(field)]
     resent = [(name, value) for name, values in form.values.items() if name not in (CSRF_FIELD, VERSION) for value in values]
     values = {"what": what, "edit": edit, "differences": differences, "resent": resent, "action": action, "back": back}
     return ui.views.page(request, "conflict.html", 409, page=page, **values)

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -73,6 +73,11 @@ class Form:
             return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
         except (ValueError, OverflowError) as error:
             raise Invalid(f"{name} is {text[:40]!r}: write a time like 2030-01-31T12:00", param=name) from error
+
+
+def one_of(text: str, known: Iterable[str]) -> str:
+    """A choice; empty where it is none of them."""
+    return text if text in known else ""
 
 
 async def read_form(connection: ASGIConnection[Any, Any, Any, Any]) -> Form:

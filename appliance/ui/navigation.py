@@ -21,11 +21,12 @@ class Group:
     entries: tuple[Entry, ...]
 
 
+HOME = "/ui/"
 MENU = (
     Group(
         "Now",
         (
-            Entry("overview", "Overview", "/ui/"),
+            Entry("overview", "Overview", HOME),
             Entry("requests", "Live requests", "/ui/requests"),
             Entry("slow", "Slow requests", "/ui/slow"),
             Entry("dashboards", "Dashboards", "/ui/dashboards"),
@@ -50,3 +51,4 @@ MENU = (
     ),
     Group("Administration", (Entry("audit", "Audit", "/ui/audit"), Entry("settings", "Settings", "/ui/settings"))),
 )
+PATHS = {entry.name: entry.path for group in MENU for entry in group.entries}

@@ -82,6 +82,12 @@ GROUPS = (
 )
 FIELDS = tuple(field for group in GROUPS for field in group.fields)
 assert {field.name for field in FIELDS} == set(SLA_FIELDS)
+WORDS = {field.name: f"{field.label}, {field.unit}" if field.unit else field.label for field in FIELDS}
+
+
+def field_words(name: str) -> str:
+    """What forms call a field of an SLA; other fields are called by their own name."""
+    return WORDS.get(name, name.replace("_", " "))
 
 
 def inputs_of(field: Field, value: Any) -> dict[str, str]:

@@ -45,7 +45,8 @@ class StartLog:
             start = self.starts[engine] = Start(engine, self._clock_s())
         at_s = self._clock_s() - start.began_s
         known = start.phases.get(step.phase)
+        begin_s = known.begin_s if known else start.seconds  # what an engine does before it reports a phase belongs to it
         is_over = step.total > 0 and step.done >= step.total
-        start.phases[step.phase] = Phase(step.phase, known.begin_s if known else at_s, at_s if is_over else known.end_s if known else None)
+        start.phases[step.phase] = Phase(step.phase, begin_s, at_s if is_over else known.end_s if known else None)
         if step.phase in ("compile", "warmup") and step.done and step.detail:
             start.programs.setdefault(step.detail, {})[step.phase] = at_s

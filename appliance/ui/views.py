@@ -11,7 +11,8 @@ from litestar.datastructures import Cookie
 from appliance.domain.system.health import ReadyAnswer
 from appliance.ui.access import VISIT_COOKIE, Doorkeeper, Visitor
 from appliance.ui.assets import Assets
-from appliance.ui.navigation import MENU
+from appliance.ui.navigation import HOME, MENU, PATHS
+from appliance.ui.sla_form import field_words
 from appliance.ui.timelines import part_words
 from appliance.ui.wording import FILTERS
 
@@ -46,7 +47,7 @@ class Views:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= {**FILTERS, "part_words": part_words}
+        self._environment.filters |= {**FILTERS, "part_words": part_words, "field_words": field_words}
         self._environment.globals |= {"asset": assets.url, "menu": MENU, "version": version, "ready": ready}
 
     def fragment(self, template: str, **values: Any) -> str:
@@ -56,8 +57,17 @@ class Views:
     def page(self, request: AnyRequest, template: str, status: int = 200, **values: Any) -> Response[str]:
         """A page. `page` among the values is its name in the menu."""
         visitor = self._doorkeeper.visitor(request)
-        text = self.fragment(template, **{"page": "", "visitor": visitor, "path": request.scope["path"], **values})
+        here = asked_address(request) or PATHS.get(values.get("page", ""), HOME)
+        text = self.fragment(template, **{"page": "", "visitor": visitor, "here": here, **values})
         return Response(text, status_code=status, media_type="text/html", headers=HEADERS, cookies=_cookies(request, visitor))
+
+
+def asked_address(request: AnyRequest) -> str:
+    """Path and query of a page; empty for a form that was sent, whose address shows nothing."""
+    if request.method != "GET":
+        return ""
+    query = request.scope["query_string"].decode("ascii", "replace")
+    return request.scope["path"] + (f"?{query}" if query else "")
 
 
 def _cookies(request: AnyRequest, visitor: Visitor) -> list[Cookie]:

@@ -9,7 +9,7 @@ NONE = "–"
 
 
 def duration(seconds: float | None) -> str:
-    """`340 ms`, `2.31 s`, `4 min 5 s`, `3 h 2 min`."""
+    """`340 ms`, `2.31 s`, `4 min 5 s`, `3 h 2 min`, `2 h`."""
     if seconds is None:
         return NONE
     if abs(seconds) < 0.9995:
@@ -18,9 +18,10 @@ def duration(seconds: float | None) -> str:
     if abs(seconds) < 99.95:
         return f"{seconds:.2f} s" if abs(seconds) < 9.995 else f"{seconds:.1f} s"
     whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min" if whole < 172_800 else f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+    sizes = ((60, "min"), (1, "s")) if whole < 3600 else ((3600, "h"), (60, "min")) if whole < 172_800 else ((86_400, "d"), (3600, "h"))
+    (large_s, large), (small_s, small) = sizes
+    rest = whole % large_s // small_s
+    return f"{whole // large_s} {large} {rest} {small}" if rest else f"{whole // large_s} {large}"
 
 
 def count(number: float | None) -> str:

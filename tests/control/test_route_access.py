@@ -48,7 +48,7 @@ from tests.control.admin_api import ADMIN, PASSWORD
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
 
 ROUTES = """
-public   GET /livez, GET /readyz, GET /health, GET /schema, GET /schema/openapi.json, GET /schema/{path:str}
+public   GET /, GET /livez, GET /readyz, GET /health, GET /schema, GET /schema/openapi.json, GET /schema/{path:str}
 public   POST /api/v1/login, POST /api/v1/setup
 inference  POST /v1/completions, POST /v1/chat/completions, POST /generate, POST /tokenize, GET /v1/models, GET /v1/models/{model_id:path}
 tenant-or-admin  GET /v1/requests/{request_id:str}/explain
@@ -73,12 +73,12 @@ admin:read  GET /ui/requests/{request_id:str}, GET /ui/requests/{request_id:str}
 admin:read  POST /ui/settings/password, GET /ui/slow, GET /ui/tenants, GET /ui/tenants/{slug:str}, GET /ui/tenants/{slug:str}/audit
 admin:read  GET /ui/tenants/{slug:str}/keys, GET /ui/tenants/{slug:str}/live, GET /ui/tenants/{slug:str}/usage, POST /ui/theme
 admin:read  GET /ui/tiers, GET /ui/tiers/{name:str}, GET /ui/usage, GET /ui/{lost:path}
-admin:write  POST /ui/requests/{request_id:str}/cancel, POST /ui/settings/log-level, POST /ui/tenants, GET /ui/tenants/new
+admin:write  POST /ui/requests/{request_id:str}/cancel, POST /ui/settings/log-level, POST /ui/tenants, GET /ui/new-tenant
 admin:write  GET /ui/tenants/{slug:str}/delete, POST /ui/tenants/{slug:str}/delete, GET /ui/tenants/{slug:str}/edit
 admin:write  POST /ui/tenants/{slug:str}/edit, POST /ui/tenants/{slug:str}/keys, GET /ui/tenants/{slug:str}/keys/{key_id:str}
 admin:write  POST /ui/tenants/{slug:str}/keys/{key_id:str}, POST /ui/tenants/{slug:str}/keys/{key_id:str}/disable
 admin:write  POST /ui/tenants/{slug:str}/keys/{key_id:str}/rotate, GET /ui/tenants/{slug:str}/try, POST /ui/tenants/{slug:str}/try
-admin:write  POST /ui/tenants/{slug:str}/try/stream, POST /ui/tiers, GET /ui/tiers/new, POST /ui/tiers/{name:str}
+admin:write  POST /ui/tenants/{slug:str}/try/stream, POST /ui/tiers, GET /ui/new-tier, POST /ui/tiers/{name:str}
 admin:write  GET /ui/tiers/{name:str}/delete, POST /ui/tiers/{name:str}/delete
 admin:manage  POST /ui/settings/admins, POST /ui/settings/admins/{admin_id:str}, POST /ui/settings/admins/{admin_id:str}/delete
 admin:manage  POST /ui/settings/backup

@@ -104,7 +104,7 @@ def test_a_start_is_remembered_by_phase_and_program_and_the_next_one_takes_its_p
         log.note("0", step)
     start = log.starts["0"]
     assert {name: (phase.begin_s, phase.end_s) for name, phase in start.phases.items()} == {
-        "prepare": (0, 1), "compile": (1, 5), "warmup": (6, None),
+        "prepare": (0, 1), "compile": (1, 5), "warmup": (5, None),
     }  # fmt: skip
     assert start.programs == {"d4": {"compile": 3, "warmup": 6}, "p64": {"compile": 5}}
     log.note("0", Progress("prepare", 0, 1))

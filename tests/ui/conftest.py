@@ -50,6 +50,13 @@ class Office:
         return str(self.api("POST", f"/tenants/{slug}/keys", name="first")["key"])
 
 
+def log_in(page: Page, name: str, password: str) -> None:
+    """Fill in the login form that a tab shows, and send it."""
+    page.fill("#name", name)
+    page.fill("#password", password)
+    page.click("button:has-text('Log in')")
+
+
 @pytest.fixture(scope="package")
 def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     with start_appliance(tmp_path_factory.mktemp("ui") / "data", *FLAGS, timeout_s=400) as running:

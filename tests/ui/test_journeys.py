@@ -9,7 +9,7 @@ import pytest
 from openai import APIError, OpenAI, RateLimitError
 from playwright.sync_api import Page, expect
 
-from tests.ui.conftest import GRAFANA, OWNER, PAGE_TIMEOUT_MS, PASSWORD, Office
+from tests.ui.conftest import GRAFANA, OWNER, PAGE_TIMEOUT_MS, PASSWORD, Office, log_in
 
 MODEL = "smollm2-135m-instruct"
 
@@ -17,12 +17,6 @@ MODEL = "smollm2-135m-instruct"
 def ask(client: OpenAI, max_tokens: int = 4, text: str = "Say hello.") -> str:
     answer = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}], max_tokens=max_tokens)
     return answer.choices[0].message.content or ""
-
-
-def log_in(page: Page, name: str, password: str) -> None:
-    page.fill("#name", name)
-    page.fill("#password", password)
-    page.click("button:has-text('Log in')")
 
 
 def test_a_deep_link_leads_to_the_login_form_and_back_and_a_wrong_password_says_so(office: Office) -> None:
@@ -41,13 +35,13 @@ def test_a_deep_link_leads_to_the_login_form_and_back_and_a_wrong_password_says_
 
 
 def test_from_a_tier_to_a_tenant_to_a_key_to_an_answer_in_the_usage(office: Office) -> None:
-    page = office.open("/ui/tiers/new")
+    page = office.open("/ui/new-tier")
     page.fill("#tier_name", "gold")
     page.fill("[name='ttft_ms.fast']", "30000")
     page.fill("[name=rpm]", "1,000")
     page.click("text=Create tier")
     expect(page.locator("h1")).to_contain_text("Tier gold")
-    page.goto(office.url("/ui/tenants/new?tier=gold"))
+    page.goto(office.url("/ui/new-tenant?tier=gold"))
     page.fill("#slug", "acme")
     page.fill("#name", "ACME Corporation")
     page.click("button:has-text('Create tenant')")
@@ -90,9 +84,14 @@ def test_a_running_request_is_seen_and_cancelled_and_its_client_is_told(office: 
 
     thread = threading.Thread(target=stream)
     thread.start()
-    page = office.open("/ui/tenants/runner")
+    page, watch = office.open("/ui/tenants/runner"), office.open("/ui/requests?tenant=runner")
+    watch.locator("tbody a[href*='/ui/requests/']").click()
+    expect(watch.locator(".head .tag")).to_have_text("running")
     page.get_by_role("button", name="Cancel request").click()
     page.wait_for_url("**/ui/requests/req_*")
+    expect(watch.locator(".head .tag")).to_have_text("cancelled")  # by itself, and then it asks no more
+    expect(watch.get_by_role("button", name="Cancel this request")).to_have_count(0)
+    assert watch.locator("[hx-get]").count() == 0
     error = ends.get(timeout=30)
     thread.join()
     assert error is not None and "an operator of this server ended the request" in str(error)
@@ -148,21 +147,6 @@ def test_a_slow_request_is_found_and_says_why(office: Office) -> None:
     expect(page.locator("svg.life")).to_be_visible()
 
 
-def test_two_tabs_that_change_one_tenant_meet_in_both_versions(office: Office) -> None:
-    office.tenant_with_key("shared")
-    mine, theirs = office.open("/ui/tenants/shared/edit"), office.open("/ui/tenants/shared/edit")
-    theirs.fill("#name", "Theirs")
-    theirs.click("button:has-text('Save')")
-    expect(theirs.locator("h1")).to_contain_text("Theirs")
-    mine.fill("#name", "Mine")
-    mine.click("button:has-text('Save')")
-    row = mine.locator("tr", has_text="name").last
-    expect(row).to_contain_text("Mine")
-    expect(row).to_contain_text("Theirs")
-    mine.click("text=Apply mine on top of it")
-    expect(mine.locator("h1")).to_contain_text("Mine")
-
-
 def test_a_viewer_sees_and_changes_nothing(office: Office) -> None:
     page = office.open("/ui/settings")
     page.fill("#name", "vera")
@@ -182,7 +166,7 @@ def test_a_viewer_sees_and_changes_nothing(office: Office) -> None:
     csrf = page.locator("[name=csrf_token]").first.get_attribute("value") or ""
     answer = context.request.post(office.url("/ui/tiers/standard"), form={"csrf_token": csrf, "rpm": "1"})
     assert (answer.status, "lacks the scope" in answer.text()) == (403, True)
-    assert context.request.get(office.url("/ui/tenants/new")).status == 403
+    assert context.request.get(office.url("/ui/new-tenant")).status == 403
     context.close()
 
 
@@ -222,7 +206,7 @@ def test_the_prompt_box_streams_and_shows_where_the_time_went(office: Office) ->
 def test_forms_work_without_scripts(office: Office) -> None:
     context = office.browser.new_context(java_script_enabled=False, storage_state=office.context.storage_state())
     page = context.new_page()
-    page.goto(office.url("/ui/tenants/new"))
+    page.goto(office.url("/ui/new-tenant"))
     page.fill("#slug", "plain")
     page.click("button:has-text('Create tenant')")
     expect(page.get_by_role("status")).to_contain_text("Make a key")  # the form that is left has a #name, too
@@ -283,7 +267,7 @@ def _wait_until(page: Page, condition: str) -> None:
 
 def test_a_form_of_another_session_or_site_changes_nothing(office: Office) -> None:
     cookies = {cookie["name"]: cookie["value"] for cookie in office.context.cookies()}  # pyright: ignore[reportTypedDictNotRequiredAccess]
-    page = office.open("/ui/tenants/new")
+    page = office.open("/ui/new-tenant")
     csrf = page.locator("[name=csrf_token]").first.get_attribute("value") or ""
     form = {"csrf_token": csrf, "slug": "stolen", "tier": "standard"}
 

@@ -1,12 +1,12 @@
 """Who may do what, as an immutable value: the inference path reads this and never waits for the database."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from appliance.domain.access.keys import MAX_KEY_CHARS, digest_key, masked
 from appliance.domain.access.principal import NO_LIMITS, Limits, Principal, Role, Scope
-from appliance.errors import Forbidden, Unauthenticated
+from appliance.errors import Forbidden, NotFound, Unauthenticated
 from engine.wire import TenantPolicy
 
 ADMIN_KEY_SCOPES = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE})
@@ -104,8 +104,13 @@ class AccessSnapshot:
             self.authenticate(raw_key, None, now_s, Scope.METRICS)
 
     def stand_in(self, tenant_id: str, key_id: str) -> Principal:
-        """Somebody who tries a tenant's limits without one of its keys; `key_id` names it in the books. Raises `Forbidden`."""
-        if tenant_id not in self.policies or tenant_id in self.suspended:
+        """Somebody who tries a tenant's limits without one of its keys; `key_id` names it in the books.
+
+        Raises `NotFound`, or `Forbidden` where it is suspended.
+        """
+        if tenant_id not in self.policies:
+            raise NotFound(f"there is no tenant {tenant_id[:64]!r}", code="tenant_not_found")
+        if tenant_id in self.suspended:
             raise Forbidden(f"tenant {tenant_id[:64]!r} is suspended: set it active first", code="tenant_suspended")
         return Principal(tenant_id, key_id, frozenset({Scope.INFERENCE}), self.policies[tenant_id], frozenset(), frozenset())
 
@@ -125,13 +130,17 @@ class AccessSnapshot:
     def _granted(self, key: KeyRecord) -> frozenset[Scope]:
         """A key's scopes of administration: those that who granted them still has. Raises `Forbidden` where none of them is left."""
         granted = key.scopes & ADMIN_KEY_SCOPES
-        if not granted or key.granted_by is None:
-            return granted
-        left = granted & self.grantors.get(key.granted_by, frozenset())
-        if not left:
+        left = granted - self.lost_scopes(key.scopes, key.granted_by)
+        if granted and not left:
             message = "whoever gave this key its scopes of administration has them no more: an administrator can make a new key"
             raise _refused(key, message, "grantor_gone")
         return left
+
+    def lost_scopes(self, scopes: Iterable[str], granted_by: str | None) -> frozenset[Scope]:
+        """Those of a key that ended with who granted them."""
+        if granted_by is None:
+            return frozenset()
+        return ADMIN_KEY_SCOPES.intersection(map(Scope, scopes)) - self.grantors.get(granted_by, frozenset())
 
     def _admin_of_token(self, raw_token: str | None, now_s: float) -> Admin | None:
         """None where the token is neither the bootstrap one nor an administrator's."""

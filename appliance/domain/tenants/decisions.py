@@ -8,6 +8,7 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 RESERVED_SLUGS = frozenset({"other"})
 """`other` is the label of the tenants beyond the top ones in metrics."""
 MAX_NAME_CHARS = 200
+STATUSES = ("active", "suspended")
 
 
 def check_slug(slug: str, param: str = "slug") -> str:
@@ -18,6 +19,13 @@ def check_slug(slug: str, param: str = "slug") -> str:
     if slug in RESERVED_SLUGS:
         raise Invalid(f"{param} {slug!r} is reserved", code="invalid_slug", param=param)
     return slug
+
+
+def check_status(status: str) -> str:
+    """Whether its keys are taken. A tenant is removed in another way. Raises `Invalid`."""
+    if status not in STATUSES:
+        raise Invalid(f"status is {status[:40]!r}; it is one of {', '.join(STATUSES)}", param="status")
+    return status
 
 
 def check_name(name: str) -> str:

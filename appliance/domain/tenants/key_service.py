@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
@@ -54,24 +54,39 @@ class KeyOfTenant:
         return "replaced" if self.key.grace_until is not None else "valid"
 
 
-async def search_keys(
-    session: AsyncSession, *, search: str = "", tenant: str = "", with_ended: bool = False, now: datetime, first: int = 0, limit: int = 50
-) -> tuple[list[KeyOfTenant], int]:
-    """Keys of all tenants or of one, newest first, with a text in name, id, tenant or last characters; and how many there are in all.
-    `with_ended`: disabled and expired ones too."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySearch:
+    """Which keys: of all tenants or of one, with a text in name, id, tenant or last characters, those that have ended too or not."""
+
+    now: datetime
+    search: str = ""
+    tenant: str = ""
+    with_ended: bool = False
+
+
+async def count_keys(session: AsyncSession, wanted: KeySearch) -> int:
+    """How many there are."""
+    return (await session.scalars(select(func.count()).select_from(_narrowed(wanted).subquery()))).one()
+
+
+async def find_keys(session: AsyncSession, wanted: KeySearch, first: int, limit: int) -> list[KeyOfTenant]:
+    """Some of them, newest first."""
+    rows = await session.execute(_narrowed(wanted).order_by(ApiKey.created_at.desc(), ApiKey.id).offset(first).limit(limit))
+    return [KeyOfTenant(key, slug) for key, slug in rows]
+
+
+def _narrowed(by: KeySearch) -> Select[ApiKey, str]:
     wanted = select(ApiKey, Tenant.slug).join(Tenant, ApiKey.tenant_id == Tenant.id).where(Tenant.status != DELETED)
-    if tenant:
-        wanted = wanted.where(Tenant.slug == tenant)
-    if search:
+    if by.tenant:
+        wanted = wanted.where(Tenant.slug == by.tenant)
+    if by.search:
         texts = (ApiKey.name, ApiKey.id, ApiKey.last4, Tenant.slug)
-        wanted = wanted.where(or_(*(text.icontains(search, autoescape=True) for text in texts)))
-    if not with_ended:
+        wanted = wanted.where(or_(*(text.icontains(by.search, autoescape=True) for text in texts)))
+    if not by.with_ended:
         wanted = wanted.where(ApiKey.disabled_at.is_(None))
         for end in (ApiKey.expires_at, ApiKey.grace_until):
-            wanted = wanted.where(or_(end.is_(None), end > now))
-    total = (await session.scalars(select(func.count()).select_from(wanted.subquery()))).one()
-    rows = await session.execute(wanted.order_by(ApiKey.created_at.desc(), ApiKey.id).offset(first).limit(limit))
-    return [KeyOfTenant(key, slug) for key, slug in rows], total
+            wanted = wanted.where(or_(end.is_(None), end > by.now))
+    return wanted
 
 
 async def find_tenant_key(session: AsyncSession, slug: str, key_id: str) -> KeyOfTenant:

@@ -18,7 +18,7 @@ from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, contract_warnings, policy_of, sla_with
 from appliance.domain.slas.models import SlaTier
 from appliance.domain.slas.service import find_tier, list_tiers, sla_of, sla_under
-from appliance.domain.tenants.decisions import check_name, check_slug
+from appliance.domain.tenants.decisions import check_name, check_slug, check_status
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.snapshot_cache import SnapshotCache
 from appliance.errors import Conflict, EditConflict, NotFound
@@ -164,7 +164,7 @@ async def update_tenant(session: AsyncSession, slug: str, changes: Mapping[str, 
     if "overrides" in changes:
         tenant.overrides = dict(changes["overrides"])
     if "status" in changes:
-        tenant.status = changes["status"]
+        tenant.status = check_status(changes["status"])
     if "trust_group" in changes:
         tenant.trust_group = check_slug(changes["trust_group"], "trust_group") if changes["trust_group"] else ""
     effective = sla_with(sla_of(tier), tenant.overrides)

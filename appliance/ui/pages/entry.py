@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from litestar import Controller, Request, Response, get, post
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Redirect
 
 from appliance.domain.admins.controller import session_cookie
@@ -17,13 +17,15 @@ from appliance.route_access import PUBLIC, READS
 from appliance.ui.access import THEME_COOKIE, THEMES
 from appliance.ui.assets import Assets
 from appliance.ui.forms import read_form
+from appliance.ui.navigation import HOME
 from appliance.ui.pages.overview import overview_page
 from appliance.ui.parts import Ui
 
 AnyRequest = Request[Any, Any, Any]
 Uis = NamedDependency[Ui]
 
-HOME = "/ui/"
+MAX_TARGET_CHARS = 2_000
+ENDED = "The session had ended, so nothing was changed. Log in, and send the form again."
 THEME_AGE_S = 365 * 86_400
 
 
@@ -31,10 +33,10 @@ class EntryController(Controller):
     """What needs no session yet."""
 
     @get("/", opt=PUBLIC)
-    async def home(self, request: AnyRequest, ui: Uis, next: Annotated[str, QueryParameter(max_length=500)] = "") -> Response[str]:
-        """The overview, or the login form."""
+    async def home(self, request: AnyRequest, ui: Uis, next: FromQuery[str] = "", ended: FromQuery[str] = "") -> Response[str]:
+        """The overview, or the login form; `ended`: a form was sent after its session's end."""
         if await ui.doorkeeper.session_admin(request) is None:
-            return login_page(request, ui, next)
+            return login_page(request, ui, next, note=ENDED if ended else "")
         return overview_page(request, ui)
 
     @post("/login", opt=PUBLIC)
@@ -97,17 +99,20 @@ class EntryController(Controller):
         return Response(asset.content, media_type=asset.media_type, headers=headers)
 
 
-def login_page(request: AnyRequest, ui: Ui, target: str, status: int = 200, name: str = "", error: str = "") -> Response[str]:
+def login_page(
+    request: AnyRequest, ui: Ui, target: str, status: int = 200, name: str = "", error: str = "", note: str = ""
+) -> Response[str]:
     """The login form; `target` is where it leads."""
     control = ui.house.control
     is_set_up = control.logins.setup_token is None or control.directory.snapshot.has_owner
-    return ui.views.page(request, "login.html", status, next=safe_target(target), name=name, error=error, is_set_up=is_set_up)
+    values = {"next": safe_target(target), "name": name, "error": error, "note": note, "is_set_up": is_set_up}
+    return ui.views.page(request, "login.html", status, **values)
 
 
 def safe_target(target: str) -> str:
     """A page of ours; anything else is the overview: nobody is led elsewhere by a link to the login form."""
-    is_ours = target.startswith("/ui/") and target.isprintable() and "\\" not in target and "//" not in target
-    return target if is_ours else HOME
+    is_plain = len(target) <= MAX_TARGET_CHARS and target.isprintable() and "\\" not in target and "//" not in target
+    return target if is_plain and target.startswith(HOME) else HOME
 
 
 def _request_id(request: AnyRequest) -> str:

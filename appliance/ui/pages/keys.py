@@ -1,5 +1,6 @@
 """Keys: of all tenants or of one; made (and shown once), changed, replaced with a grace time, disabled."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -16,11 +17,13 @@ from appliance.domain.access.principal import KEY_SCOPES, Limits
 from appliance.domain.access.service import check_key_spec
 from appliance.domain.admins.guard import actor_of, admin_of
 from appliance.domain.tenants.key_service import (
+    KeySearch,
+    count_keys,
     create_tenant_key,
+    find_keys,
     find_tenant_key,
     revoke_tenant_key,
     rotate_tenant_key,
-    search_keys,
     update_tenant_key,
 )
 from appliance.domain.tenants.service import find_tenant
@@ -151,27 +154,35 @@ def _shown_once(request: AnyRequest, ui: Ui, slug: str, key: ApiKey, raw_key: st
 
 
 async def _list_page(request: AnyRequest, ui: Ui, *, search: str, with_ended: bool, page: int) -> Response[str]:
-    now = utc_now()
-    async with ui.house.control.store.database.read() as session:
-        first = (max(1, page) - 1) * PAGE_ROWS
-        keys, total = await search_keys(session, search=search, with_ended=with_ended, now=now, first=first, limit=PAGE_ROWS)
+    shown = await _table(ui, KeySearch(now=utc_now(), search=search, with_ended=with_ended), page)
 
     def query(page: int) -> str:
         return "?" + urlencode({"search": search, "ended": int(with_ended), "page": page})
 
-    values = {"keys": keys, "paging": Paging.of(total, page), "query": query, "search": search, "with_ended": with_ended, "now": now}
-    return ui.views.page(request, "keys/list.html", page="keys", **values)
+    return ui.views.page(request, "keys/list.html", page="keys", query=query, search=search, with_ended=with_ended, **shown)
+
+
+async def _table(ui: Ui, wanted: KeySearch, page: int) -> dict[str, Any]:
+    """What the table of keys needs: a page of them."""
+    async with ui.house.control.store.database.read() as session:
+        paging = Paging.of(await count_keys(session, wanted), page)
+        keys = await find_keys(session, wanted, paging.first, PAGE_ROWS)
+    return {"keys": keys, "paging": paging, "now": wanted.now, "lost_scopes": _lost_scopes(ui)}
+
+
+def _lost_scopes(ui: Ui) -> Callable[[ApiKey], list[str]]:
+    """Of a key, what it may do no more because whoever granted it is gone, or may less now."""
+    snapshot = ui.house.control.directory.snapshot
+    return lambda key: sorted(snapshot.lost_scopes(key.scopes, key.granted_by))
 
 
 async def _tenant_page(
     request: AnyRequest, ui: Ui, slug: str, page: int = 1, done: str = "", form: Form | None = None, error: ApplianceError | None = None
 ) -> Response[str]:
-    now = utc_now()
     async with ui.house.control.store.database.read() as session:
         tenant = (await find_tenant(session, slug)).tenant
-        first = (max(1, page) - 1) * PAGE_ROWS
-        keys, total = await search_keys(session, tenant=slug, with_ended=True, now=now, first=first, limit=PAGE_ROWS)
-    values = {"tenant": tenant, "keys": keys, "paging": Paging.of(total, page), "now": now, "done": done, "error": error}
+    shown = await _table(ui, KeySearch(now=utc_now(), tenant=slug, with_ended=True), page)
+    values = {**shown, "tenant": tenant, "done": done, "error": error}
     values |= {"form": form or Form({"scopes": ("inference",)}), "scopes": SCOPES, "lanes": LANES, "query": lambda page: f"?page={page}"}
     return ui.views.page(request, "keys/tenant.html", problem_of(error).status if error else 200, page="tenants", **values)
 
@@ -203,5 +214,6 @@ async def _key_page(
         "scopes": SCOPES,
         "lanes": LANES,
         "graces": GRACES,
+        "lost": _lost_scopes(ui)(key),
     }
     return ui.views.page(request, "keys/edit.html", problem_of(error).status if error else 200, page="tenants", **values)

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Controller, Request, Response, get, post
-from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Redirect, Stream
 
 from appliance.domain.admins.guard import actor_of
 from appliance.route_access import READS, WRITES
 from appliance.telemetry.explain.review import KEPT_SLOW
 from appliance.telemetry.requests import RequestReport
+from appliance.ui.forms import one_of
 from appliance.ui.parts import Ui
 from appliance.ui.streams import live_stream, status_piece
 from appliance.ui.timelines import Drawing, drawing_of
@@ -25,6 +26,7 @@ REASONS = {"ttft": "TTFT missed", "tpot": "TPOT missed", "failed": "failed", "ta
 
 AnyRequest = Request[Any, Any, Any]
 Uis = NamedDependency[Ui]
+Text = Annotated[str, QueryParameter(max_length=200)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,49 +58,41 @@ class Filter:
     lane: str = ""
     kind: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.tenant}/{self.lane}/{self.kind}"
-
     def takes(self, tenant: str, lane: str, kinds: Iterable[str]) -> bool:
         return self.tenant in ("", tenant) and self.lane in ("", lane) and (not self.kind or self.kind in kinds)
+
+
+def filter_of(tenant: Text = "", lane: FromQuery[str] = "", stage: FromQuery[str] = "", why: FromQuery[str] = "") -> Filter:
+    """As an address has it: `stage` for live requests, `why` for slow ones."""
+    return Filter(tenant.strip(), one_of(lane, LANES), one_of(stage, STAGES) or one_of(why, REASONS))
 
 
 class RequestPages(Controller):
     """Lists, and one request."""
 
+    dependencies = {"chosen": Provide(filter_of, sync_to_thread=False)}
+
     @get("/requests", opt=READS)
-    async def live(
-        self, request: AnyRequest, ui: Uis, tenant: FromQuery[str] = "", lane: FromQuery[str] = "", stage: FromQuery[str] = ""
-    ) -> Response[str]:
+    async def live(self, request: AnyRequest, ui: Uis, chosen: NamedDependency[Filter]) -> Response[str]:
         """What is in flight."""
-        chosen = Filter(tenant.strip(), lane, stage)
         pieces, kinds = {**live_pieces(ui, chosen), **status_piece(ui)}, {stage: stage for stage in STAGES}
         return ui.views.page(request, "requests.html", page="requests", chosen=chosen, lanes=LANES, kinds=kinds, pieces=pieces)
 
     @get("/live/requests", opt=READS)
-    async def live_updates(
-        self, request: AnyRequest, ui: Uis, tenant: FromQuery[str] = "", lane: FromQuery[str] = "", stage: FromQuery[str] = ""
-    ) -> Stream:
+    async def live_updates(self, request: AnyRequest, ui: Uis, chosen: NamedDependency[Filter]) -> Stream:
         """The list, once a second."""
-        chosen = Filter(tenant.strip(), lane, stage)
-        return live_stream(request, ui, f"requests/{chosen}", lambda: live_pieces(ui, chosen))
+        return live_stream(request, ui, f"requests {chosen}", lambda: live_pieces(ui, chosen))
 
     @get("/slow", opt=READS)
-    async def slow(
-        self, request: AnyRequest, ui: Uis, tenant: FromQuery[str] = "", lane: FromQuery[str] = "", why: FromQuery[str] = ""
-    ) -> Response[str]:
+    async def slow(self, request: AnyRequest, ui: Uis, chosen: NamedDependency[Filter]) -> Response[str]:
         """What was slow, newest first."""
-        chosen = Filter(tenant.strip(), lane, why)
         pieces = {**slow_pieces(ui, chosen), **status_piece(ui)}
         return ui.views.page(request, "slow.html", page="slow", chosen=chosen, lanes=LANES, kinds=REASONS, pieces=pieces)
 
     @get("/live/slow", opt=READS)
-    async def slow_updates(
-        self, request: AnyRequest, ui: Uis, tenant: FromQuery[str] = "", lane: FromQuery[str] = "", why: FromQuery[str] = ""
-    ) -> Stream:
+    async def slow_updates(self, request: AnyRequest, ui: Uis, chosen: NamedDependency[Filter]) -> Stream:
         """The list, once a second."""
-        chosen = Filter(tenant.strip(), lane, why)
-        return live_stream(request, ui, f"slow/{chosen}", lambda: slow_pieces(ui, chosen))
+        return live_stream(request, ui, f"slow {chosen}", lambda: slow_pieces(ui, chosen))
 
     @get("/requests/{request_id:str}", opt=READS)
     async def show(self, request: AnyRequest, ui: Uis, request_id: FromPath[str]) -> Response[str]:

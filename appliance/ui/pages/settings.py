@@ -19,13 +19,13 @@ from appliance.domain.admins.guard import actor_of, admin_of
 from appliance.domain.admins.service import AdminChange, create_admin, delete_admin, find_admin, list_admins, update_admin
 from appliance.domain.admins.token_service import create_token, list_tokens, revoke_token
 from appliance.domain.audit.service import record
-from appliance.errors import ApplianceError, Conflict, Invalid
+from appliance.errors import ApplianceError, Conflict, EditConflict, Invalid
 from appliance.logs import LEVELS, Level
 from appliance.problems import problem_of
 from appliance.route_access import MANAGES, OWN, READS, WRITES
 from appliance.settings import data_path, sqlalchemy_url
 from appliance.ui.edits import VERSION, check_confirmed, conflict_page, edit_of
-from appliance.ui.forms import read_form
+from appliance.ui.forms import Form, read_form
 from appliance.ui.parts import Ui
 from appliance.ui.views import AnyRequest
 
@@ -127,8 +127,7 @@ class AdminPages(Controller):
             edit = edit_of(error)
             if edit is None:
                 return await _admin_page(request, ui, admin_id, error)
-            mine = {"role": form.text("role")}
-            return conflict_page(ui, request, edit, form, mine, what="this administrator", action=path, back=path, page="settings")
+            return _conflict(ui, request, edit, form, path)
         return Redirect(f"{path}?done=saved", status_code=303)
 
     @post("/delete", opt=MANAGES)
@@ -191,8 +190,30 @@ async def _admin_page(
 ) -> Response[str]:
     async with ui.house.control.store.database.read() as session:
         admin, tokens = await find_admin(session, admin_id), await list_tokens(session, admin_id)
-    values = {"admin": admin, "tokens": tokens, "roles": ROLES, "error": error, "done": done, "raw_token": raw_token, "now": utc_now()}
+    scopes = Role(admin.role).scopes & admin_of(request).scopes
+    token_roles = [role.value for role in Role if role.scopes <= scopes]  # a token does no more than who it is for and who makes it
+    values = {
+        "admin": admin,
+        "tokens": tokens,
+        "roles": ROLES,
+        "token_roles": token_roles,
+        "error": error,
+        "done": done,
+        "raw_token": raw_token,
+        "now": utc_now(),
+    }
     return ui.views.page(request, "settings/admin.html", problem_of(error).status if error else 200, page="settings", **values)
+
+
+def _conflict(ui: Ui, request: AnyRequest, edit: EditConflict, form: Form, path: str) -> Response[str]:
+    """Two who changed one administrator. A new password is not written into a page: it is to be typed again."""
+    mine: dict[str, Any] = {"role": form.text("role"), "disabled": form.flag("disabled")}
+    present = {"role": edit.present["role"], "disabled": edit.present["disabled_at"] is not None}
+    if form.secret("password"):
+        mine["password"], present["password"] = "a new one: type it again afterwards", "as it is"
+    shown = Form({name: values for name, values in form.values.items() if name != "password"})
+    what = "this administrator"
+    return conflict_page(ui, request, edit, shown, mine, present, what=what, action=path, back=path, page="settings")
 
 
 def _backups(folder: Path) -> list[tuple[str, int, datetime]]:

@@ -1,6 +1,5 @@
 """All tenants: searched, sorted and paged on the server, so that ten thousand of them are as quick as ten. And making a new one."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -13,12 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.domain.admins.guard import actor_of
 from appliance.domain.slas.service import list_tiers
+from appliance.domain.tenants.decisions import STATUSES
 from appliance.domain.tenants.service import TenantOrder, TenantWithTier, create_tenant, list_slugs, tenants_by_slug
 from appliance.errors import ApplianceError
 from appliance.problems import problem_of
 from appliance.route_access import READS, WRITES
 from appliance.telemetry.slo import SloView
-from appliance.ui.forms import Form, read_form
+from appliance.ui.forms import Form, one_of, read_form
 from appliance.ui.paging import Paging
 from appliance.ui.parts import Ui
 from appliance.ui.tenant_facts import LimitUse, limit_uses, tightest, worst_by_tenant
@@ -27,7 +27,6 @@ from appliance.ui.views import AnyRequest
 STORED_ORDERS: tuple[TenantOrder, ...] = ("slug", "name", "tier", "status")
 """What the database sorts by; the other orders are of what the process knows."""
 ORDERS = (*STORED_ORDERS, "use", "met")
-STATUSES = ("active", "suspended")
 
 Text = Annotated[str, QueryParameter(max_length=200)]
 
@@ -64,11 +63,9 @@ class TenantRow:
 
 
 class TenantsController(Controller):
-    """`/ui/tenants`."""
+    """`/ui/tenants`. The form for another one has an address that no tenant's page can have."""
 
-    path = "/tenants"
-
-    @get(opt=READS)
+    @get("/tenants", opt=READS)
     async def list(
         self,
         request: AnyRequest,
@@ -83,17 +80,17 @@ class TenantsController(Controller):
         """A page of them."""
         async with ui.house.control.store.database.read() as session:
             tiers = [row.name for row in await list_tiers(session)]
-            wanted = Wanted(search.strip(), _one_of(status, STATUSES), _one_of(tier, tiers), _one_of(sort, ORDERS) or "slug", down, page)
+            wanted = Wanted(search.strip(), one_of(status, STATUSES), one_of(tier, tiers), one_of(sort, ORDERS) or "slug", down, page)
             rows, paging = await _page_of(session, ui, wanted)
         values = {"rows": rows, "paging": paging, "wanted": wanted, "tiers": tiers, "statuses": STATUSES}
         return ui.views.page(request, "tenants/list.html", page="tenants", **values)
 
-    @get("/new", opt=WRITES)
+    @get("/new-tenant", opt=WRITES)
     async def new(self, request: AnyRequest, ui: NamedDependency[Ui], tier: Text = "standard") -> Response[str]:
         """The form."""
         return await _new_page(request, ui, Form({"tier": (tier,)}))
 
-    @post(opt=WRITES)
+    @post("/tenants", opt=WRITES)
     async def create(self, request: AnyRequest, ui: NamedDependency[Ui]) -> Response[Any]:
         """Make it, and go on to its keys: without one nobody can use it."""
         form, control = await read_form(request), ui.house.control
@@ -150,8 +147,3 @@ def _use_ratio(ui: Ui, slug: str) -> float:
     policy = ui.house.control.directory.snapshot.policies.get(slug)
     found = tightest(limit_uses(policy, ui.house.admission.use_of(policy))) if policy and ui.house.admission.knows(slug) else None
     return found.ratio if found else 0.0
-
-
-def _one_of(text: str, known: Iterable[str]) -> str:
-    """Empty where it is none of them."""
-    return text if text in known else ""

@@ -38,11 +38,9 @@ class TierRow:
 
 
 class TierPages(Controller):
-    """`/ui/tiers`."""
+    """`/ui/tiers`. The form for another one has an address that no tier's page can have."""
 
-    path = "/tiers"
-
-    @get(opt=READS)
+    @get("/tiers", opt=READS)
     async def list(self, request: AnyRequest, ui: Uis, done: FromQuery[str] = "") -> Response[str]:
         """All of them."""
         directory = ui.house.control.directory
@@ -53,12 +51,12 @@ class TierPages(Controller):
         values = {"rows": rows, "committed": committed, "capacity": directory.capacity_tpm, "done": done}
         return ui.views.page(request, "tiers/list.html", page="tiers", **values)
 
-    @get("/new", opt=WRITES)
+    @get("/new-tier", opt=WRITES)
     async def new(self, request: AnyRequest, ui: Uis) -> Response[str]:
         """The form, with what a tier has that says nothing."""
         return _new_page(request, ui)
 
-    @post(opt=WRITES)
+    @post("/tiers", opt=WRITES)
     async def create(self, request: AnyRequest, ui: Uis) -> Response[Any]:
         """Make one."""
         form, control = await read_form(request), ui.house.control
@@ -70,12 +68,12 @@ class TierPages(Controller):
             return _new_page(request, ui, form, error)
         return Redirect(f"/ui/tiers/{form.text('tier_name')}", status_code=303)
 
-    @get("/{name:str}", opt=READS)
+    @get("/tiers/{name:str}", opt=READS)
     async def show(self, request: AnyRequest, ui: Uis, name: FromPath[str], done: FromQuery[str] = "") -> Response[str]:
         """One, in the form that changes it; who may not change it sees the same, without a button."""
         return await _tier_page(request, ui, name, done=done)
 
-    @post("/{name:str}", opt=WRITES)
+    @post("/tiers/{name:str}", opt=WRITES)
     async def change(self, request: AnyRequest, ui: Uis, name: FromPath[str]) -> Response[Any]:
         """Say what it would do, or do it."""
         form, control = await read_form(request), ui.house.control
@@ -99,14 +97,14 @@ class TierPages(Controller):
             return conflict_page(ui, request, edit, form, changes, what=f"tier {name}", action=path, back=path, page="tiers")
         return Redirect(f"/ui/tiers/{name}?done=saved", status_code=303)
 
-    @get("/{name:str}/delete", opt=WRITES)
+    @get("/tiers/{name:str}/delete", opt=WRITES)
     async def ask(self, request: AnyRequest, ui: Uis, name: FromPath[str]) -> Response[str]:
         """Asks for the name."""
         async with ui.house.control.store.database.read() as session:
             await get_tier(session, name)
         return ui.views.page(request, "tiers/delete.html", page="tiers", name=name, error=None)
 
-    @post("/{name:str}/delete", opt=WRITES)
+    @post("/tiers/{name:str}/delete", opt=WRITES)
     async def remove(self, request: AnyRequest, ui: Uis, name: FromPath[str]) -> Response[Any]:
         """Remove one that no tenant is under."""
         form, control = await read_form(request), ui.house.control

@@ -21,11 +21,15 @@ const whole = (value) => (value == null ? "–" : Math.round(value).toLocaleStri
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
 const ratio = (value) => (value == null ? "–" : `${(value * 100).toFixed(1)} %`);
 
-// Columns are those of `pulse.Point.row`: time, prefill, decode, running, queued, used, cached, refused, p50, p99.
+const MINUTES = [60, 120, 300, 600];
+const WHOLE_STEPS = Array.from({ length: 24 }, (_, index) => [1, 2, 5][index % 3] * 10 ** Math.floor(index / 3));
+
+// Columns are those of `pulse.Point.row`: time, prefill, decode, running, queued, used, cached, refused, p50, p99. `least` is how far up
+// an axis reaches while nothing happens.
 const CHARTS = {
-  tokens: { columns: [2, 1], labels: ["generated", "prefilled"], write: whole },
-  ttft: { columns: [9, 8], labels: ["P99", "P50"], write: seconds },
-  load: { columns: [3, 4], labels: ["running", "queued"], write: whole },
+  tokens: { columns: [2, 1], labels: ["generated", "prefilled"], write: whole, steps: WHOLE_STEPS, least: 10 },
+  ttft: { columns: [9, 8], labels: ["P99", "P50"], write: seconds, least: 0.1 },
+  load: { columns: [3, 4], labels: ["running", "queued"], write: whole, steps: WHOLE_STEPS, least: 4 },
   memory: { columns: [5, 6], labels: ["used", "cached"], write: ratio, max: 1 },
 };
 
@@ -53,8 +57,8 @@ function draw(element, spec, rows) {
     height: HEIGHT,
     padding: [8, 4, 0, 0],
     cursor: { y: false, points: { size: 5 } },
-    scales: { x: { time: true, range: (_, oldest, newest) => [Math.max(newest - KEPT_POINTS, Math.min(oldest, newest - LEAST_SPAN_S)), newest] }, y: { range: (_, __, top) => [0, spec.max ?? Math.max(top * 1.1, 1e-3)] } },
-    axes: [{ ...axis, space: 70, size: 22, values: (_, ticks) => ticks.map((tick) => clock.format(new Date(tick * 1000))) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(spec.write) }],
+    scales: { x: { time: true, range: (_, oldest, newest) => [Math.max(newest - KEPT_POINTS, Math.min(oldest, newest - LEAST_SPAN_S)), newest] }, y: { range: (_, __, top) => [0, spec.max ?? Math.max(top * 1.1, spec.least)] } },
+    axes: [{ ...axis, space: 70, size: 22, incrs: MINUTES, values: (_, ticks) => ticks.map((tick) => clock.format(new Date(tick * 1000))) }, { ...axis, size: 52, incrs: spec.steps, values: (_, ticks) => ticks.map(spec.write) }],
     series: [
       {},
       ...spec.labels.map((label, index) => ({

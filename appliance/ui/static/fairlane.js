@@ -48,6 +48,11 @@ function showPiece(id, html) {
   showLocalTimes(element);
 }
 
+const NOT_CONNECTED = '<span class="dot engine_down"></span><span>not connected</span>';
+
+// The session has ended: to the login form, and from there back to this page. Not a reload, which could send a form again.
+const leave = () => location.assign(`/ui/?next=${encodeURIComponent(document.body.dataset.here)}`);
+
 // One stream a page. It rests while the tab is hidden; what changed meanwhile comes with the first message afterwards.
 function live(url) {
   let source = null;
@@ -60,13 +65,21 @@ function live(url) {
       if (message.points) document.dispatchEvent(new CustomEvent("fairlane:points", { detail: message.points }));
       document.body.classList.remove("stale");
     });
-    source.addEventListener("ended", () => location.reload());
+    source.addEventListener("ended", leave);
     source.onerror = () => {
       document.body.classList.add("stale");
-      if (source.readyState === EventSource.CLOSED) { close(); setTimeout(open, 3000); }
+      showPiece("live-status", NOT_CONNECTED);
+      if (source?.readyState === EventSource.CLOSED) { close(); askWhy(); }
     };
   };
   const close = () => { source?.close(); source = null; };
+  // A refused stream does not say why: where the session has ended, the login form is next; anything else may pass.
+  const askWhy = async () => {
+    const answer = await fetch(url, { headers: { accept: "text/event-stream" } }).catch(() => null);
+    answer?.body?.cancel();
+    if (answer?.status === 401) leave();
+    else setTimeout(open, 3000);
+  };
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
@@ -89,6 +102,18 @@ document.addEventListener("click", async (event) => {
 // What asks again and again rests in a hidden tab, too.
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden && event.target.getAttribute("hx-trigger")?.startsWith("every")) event.preventDefault();
+});
+
+// A part that asks for itself again and again is changed in place, so that a click under way is not lost. When what comes asks no more,
+// htmx puts it in, which ends the asking.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { target, xhr } = event.detail;
+  if (!target.hasAttribute("data-morph") || xhr.status !== 200) return;
+  const fresh = new DOMParser().parseFromString(xhr.responseText, "text/html").getElementById(target.id);
+  if (!fresh?.hasAttribute("data-morph")) return;
+  morph(target, fresh);
+  showLocalTimes(target);
+  event.detail.shouldSwap = false;
 });
 
 document.addEventListener("htmx:afterSettle", (event) => showLocalTimes(event.target));

@@ -69,6 +69,13 @@ const panels = (() => {
     legend(panel, null);
   }
 
+  // Values without a neighbour, which no line reaches: they are drawn as points.
+  function alone(chart, series) {
+    const values = chart.data[series];
+    const found = values.flatMap((value, index) => (value != null && values[index - 1] == null && values[index + 1] == null ? [index] : []));
+    return found.length ? found : null;
+  }
+
   function options(panel, element, answer) {
     const soft = colour("soft");
     const axis = { stroke: soft, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", gap: 4 };
@@ -76,7 +83,7 @@ const panels = (() => {
       const stroke = colour(`line-${(index % NUM_COLOURS) + 1}`);
       const isTarget = line.name.endsWith("target");
       return {
-        label: line.name, stroke, width: 1.5, dash: isTarget ? [5, 4] : undefined, points: { show: false }, spanGaps: false,
+        label: line.name, stroke, width: 1.5, dash: isTarget ? [5, 4] : undefined, points: { show: false, filter: alone }, spanGaps: false,
         fill: panel.isStacked ? stroke.replace("rgb(", "rgba(").replace(")", ", 0.3)") : undefined,
       };
     });
