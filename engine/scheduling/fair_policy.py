@@ -37,6 +37,8 @@ class TenantFair:
     _own_lanes: dict[str, LaneShares] = field(default_factory=dict)
     """Of tenants that have work in several lanes: what these are owed of the tenant's own tokens."""
     _with_work: frozenset[Group] = frozenset()
+    _noted: list[LaneShares] = field(default_factory=list)
+    """Those that the newest step went into."""
     _size: int = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -88,8 +90,14 @@ class TenantFair:
                 own = by_tenant.setdefault(tenant, {})
                 own[lane] = own.get(lane, 0) + row.tokens
         self.lanes.note_step(tokens, {lane for lane, _ in self._with_work})
+        self._noted = [self.lanes]
         for tenant, own in by_tenant.items():
             self._note_own(tenant, own)
+
+    def take_back_step(self) -> None:
+        """What a lane is owed does not count as delivered: else a flood of short prompts would cut steps until nothing is left of it."""
+        for shares in self._noted:
+            shares.take_back_step()
 
     def __len__(self) -> int:
         return self._size
@@ -100,7 +108,9 @@ class TenantFair:
     def _note_own(self, tenant: str, tokens: dict[str, int]) -> None:
         lanes = [lane for lane in LANES if (lane, tenant) in self._with_work]
         if len(lanes) > 1:
-            self._own_lanes.setdefault(tenant, LaneShares(self.lanes.rules)).note_step(tokens, lanes)
+            shares = self._own_lanes.setdefault(tenant, LaneShares(self.lanes.rules))
+            shares.note_step(tokens, lanes)
+            self._noted.append(shares)
 
     def _waiting_lanes(self, tenant: str) -> list[str]:
         return [lane for lane in LANES if (lane, tenant) in self._waiting]

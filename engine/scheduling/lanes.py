@@ -67,6 +67,8 @@ class LaneShares:
         self.rules = rules
         self._shares = {lane: rule.share for lane, rule in rules.items() if rule.share}
         self._owed = dict.fromkeys(self._shares, 0.0)
+        self._owed_before = self._owed
+        """The step noted last."""
 
     def order(self, lanes: Iterable[str]) -> list[str]:
         """Of the lanes with work: who is owed a quantum first, then by speed. Unknown lanes come last."""
@@ -80,7 +82,12 @@ class LaneShares:
 
     def note_step(self, tokens: Mapping[str, int], with_work: Iterable[str]) -> None:
         """A step took so many prefill tokens from each lane; `with_work` are those that had some when it was planned."""
+        self._owed_before = {**self._owed}
         present, total = set(with_work), sum(tokens.values())
         for lane, share in self._shares.items():
             owed = self._owed[lane] + share * total - tokens.get(lane, 0) if lane in present else 0.0
             self._owed[lane] = min(MAX_OWED_TOKENS, max(0.0, owed))
+
+    def take_back_step(self) -> None:
+        """The step noted last was cut short: nobody got its tokens."""
+        self._owed = self._owed_before

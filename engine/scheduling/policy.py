@@ -36,6 +36,10 @@ class Policy(Protocol):
         """A step with these rows was planned."""
         ...
 
+    def take_back_step(self) -> None:
+        """The step noted last was cut short."""
+        ...
+
     def __len__(self) -> int: ...
 
     def oldest_received_ns(self) -> int:
@@ -81,6 +85,9 @@ class FirstComeFirstServed:
     def note_step(self, rows: Iterable[Row]) -> None:
         """Nothing to remember."""
 
+    def take_back_step(self) -> None:
+        """Nothing was remembered."""
+
     def __len__(self) -> int:
         return len(self._resumed) + len(self._arrived)
 
@@ -114,6 +121,9 @@ class ByPriority:
 
     def note_step(self, rows: Iterable[Row]) -> None:
         """Nothing to remember."""
+
+    def take_back_step(self) -> None:
+        """Nothing was remembered."""
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -198,6 +198,7 @@ class Scheduler:
         step = self._in_flight.popleft()
         self._committed = replace(step, interrupted_by=self._sequences[newcomer_id])
         self._interrupts.note_made((now_ns - running[1]) / 1e9, now_ns)
+        self._roster.queue.take_back_step()
         for row in step.rows:
             self.accounts.refund(row)
             if not self._is_late(row):

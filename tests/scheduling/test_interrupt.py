@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.scheduling.interrupt import CUT_S, LEAST_GAIN_S, LOST_SHARE, MOST_LOST_S
+from engine.scheduling.lanes import rules_of
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import CacheMixup
 from engine.scheduling.step_model import StepTimes
-from engine.wire import NOBODY, TenantPolicy
+from engine.wire import NOBODY, EngineConfig, TenantPolicy
 from tests.scheduling.driver import Driver, make_limits, make_submit
 from tests.scheduling.test_fairness_properties import FLOOD, MS, POLICIES, Bench, attack_of, attacks, many, quiet_requests, submit
 from tests.scheduling.test_properties import TRAFFIC, Arrival
@@ -172,3 +173,29 @@ def test_steps_cut_short_change_nobodys_output_and_the_checks_would_see_it(fault
     assert len(driver.plans) - len(driver.records) > 200
     with pytest.raises((AssertionError, CacheMixup, IndexError)):
         run_with_cuts(Driver(limits, faulty(limits)), TRAFFIC)
+
+
+class CountsWhatWasCutAsDelivered(Scheduler):
+    """To the lanes."""
+
+    def take_back(self, plan, newcomer_id, **times) -> None:
+        lanes = self._roster.queue.lanes  # type: ignore[attr-defined]
+        owed = {**lanes._owed}
+        super().take_back(plan, newcomer_id, **times)
+        lanes._owed = owed
+
+
+@pytest.mark.parametrize(("scheduler_type", "keeps_it"), [(Scheduler, True), (CountsWhatWasCutAsDelivered, False)])
+def test_a_flood_of_short_prompts_leaves_the_slow_lane_its_share(scheduler_type: type[Scheduler], keeps_it: bool) -> None:
+    """A quarter of the prefill tokens, although the flood's tenant is owed ten times as much."""
+    bench = bench_of(scheduler_type, lanes=rules_of(EngineConfig()), enable_prefix_caching=False)
+    bench.scheduler.set_policies([TenantPolicy(tenant_id="quiet", weight=10), TenantPolicy(tenant_id="noisy")])
+    flood = [submit(number, "quiet", "fast", 20 * number, 24, 1) for number in range(1, 300)]
+    bench.simulator.add([*flood, *attack_of([("slow", 0, 48, 1, False)] * 200)])
+    bench.simulator.run(until_ns=6_000 * MS)
+    assert len(cut_steps(bench)) > 10
+    tokens = {"fast": 0, "slow": 0}
+    for step in bench.steps:
+        for share in step.record.shares:
+            tokens["fast" if share.tenant_id == "quiet" else "slow"] += share.prefill_tokens
+    assert (tokens["slow"] / sum(tokens.values()) > 0.24) == keeps_it, tokens
