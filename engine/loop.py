@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from engine.errors import InvalidSequence
 from engine.garbage import Sweeper
 from engine.link import Link
-from engine.scheduling.plan import Interrupted, Runner, StepPlan, Ticket
+from engine.scheduling.plan import Runner, StepPlan, Ticket
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import (
     HEARTBEAT_S,
@@ -150,12 +150,7 @@ class EngineLoop:
         """`newcomer_id`: for whom it is to be cut short, unless it was quicker."""
         result = self._runner.collect(step.ticket)
         done_ns = self._clock()
-        events: list[SequenceEvent] = []
-        if isinstance(result, Interrupted):
-            assert newcomer_id is not None, "a step is only cut for somebody's sake"
-            self._scheduler.take_back(step.plan, newcomer_id, dispatched_ns=step.dispatched_ns, now_ns=done_ns)
-        else:
-            events = self._scheduler.commit(step.plan, result, done_ns)
+        events = self._scheduler.settle(step.plan, result, done_ns, dispatched_ns=step.dispatched_ns, newcomer_id=newcomer_id)
         record = self._scheduler.record(
             step.plan, planned_ns=step.planned_ns, dispatched_ns=step.dispatched_ns, done_ns=done_ns, committed_ns=self._clock()
         )

@@ -81,7 +81,6 @@ class DeviceRunner:
         self._state = state
         self._programs = programs
         self._cutter = cutter
-        self._is_cutting = False
         self._slots = SlotArrays(limits)
         self._owners: dict[int, _Owner] = {}
         self._mover = PageMover(programs.moves, state.caches, limits.num_pages, limits.swap_pages)
@@ -112,7 +111,6 @@ class DeviceRunner:
         """The device's state is as a step leaves it that drew other tokens: what it wrote stands where its rows will write again."""
         if self._cutter is None or self.is_done(ticket):
             return False
-        self._is_cutting = True
         self._cutter.want_cut()
         return True
 
@@ -122,10 +120,8 @@ class DeviceRunner:
         plan = ticket.plan
         packed = np.asarray(ticket.packed)
         self._mover.settle()
-        if self._is_cutting:
-            self._is_cutting = False
-            if self._cutter is not None and self._cutter.settle_cut():
-                return Interrupted()
+        if self._cutter is not None and self._cutter.settle_cut():
+            return Interrupted()
         chunk_rows = ticket.shape.bucket.decode_rows + np.arange(len(plan.prefills))
         rows = packed[np.concatenate([ticket.row_of_decode, chunk_rows])]
         samples = (*(True for _ in plan.decodes), *(chunk.samples for chunk in plan.prefills))

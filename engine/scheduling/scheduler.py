@@ -23,7 +23,7 @@ from engine.scheduling.interrupt import Interrupts
 from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.limits import Limits
 from engine.scheduling.pace import Pace
-from engine.scheduling.plan import StepPlan, StepResult
+from engine.scheduling.plan import Interrupted, StepPlan, StepResult
 from engine.scheduling.planner import Planner
 from engine.scheduling.policies import policy_of
 from engine.scheduling.policy import Policy
@@ -146,6 +146,16 @@ class Scheduler:
         for row in step.rows:
             self.accounts.charge(row)
         return step.plan
+
+    def settle(
+        self, plan: StepPlan, result: StepResult | Interrupted, now_ns: int, *, dispatched_ns: int, newcomer_id: int | None
+    ) -> list[SequenceEvent]:
+        """`commit`, or `take_back` where the step was cut short for the newcomer before it was done."""
+        if not isinstance(result, Interrupted):
+            return self.commit(plan, result, now_ns)
+        assert newcomer_id is not None, "a step is only cut for somebody's sake"
+        self.take_back(plan, newcomer_id, dispatched_ns=dispatched_ns, now_ns=now_ns)
+        return []
 
     def commit(self, plan: StepPlan, result: StepResult, now_ns: int) -> list[SequenceEvent]:
         """Take a step's tokens, in the order of the plans. At most one event a sequence. `now_ns`: when its results were there."""

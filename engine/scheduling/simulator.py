@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from engine.scheduling.interrupt import CUT_S
-from engine.scheduling.plan import Interrupted, StepPlan
+from engine.scheduling.plan import StepPlan
 from engine.scheduling.repeat import TokenOf
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import QuickRunner, SimulatedRunner
@@ -134,11 +134,7 @@ class Simulator:
         result = self._runner.collect(ticket)
         self.now_ns = ends_ns
         self.num_steps += 1
-        if isinstance(result, Interrupted):
-            assert newcomer_id is not None, "a step is only cut for somebody's sake"
-            self.scheduler.take_back(plan, newcomer_id, dispatched_ns=began_ns, now_ns=self.now_ns)
-        else:
-            self._take(self.scheduler.commit(plan, result, self.now_ns))
+        self._take(self.scheduler.settle(plan, result, self.now_ns, dispatched_ns=began_ns, newcomer_id=newcomer_id))
         if self._watch is None:
             self.scheduler.learn(plan, dispatched_ns=began_ns, done_ns=self.now_ns)
             return

@@ -69,7 +69,6 @@ class CuttingRunner:
     def dispatch(self, plan: StepPlan) -> Ticket:
         self.library.want_cut()
         ticket = self.runner.dispatch(plan)
-        self.runner._is_cutting = True  # as `interrupt` does while the step runs
         assert self.runner.collect(ticket) == Interrupted()
         decodes = tuple(replace(row, new_pages=()) for row in plan.decodes)
         prefills = tuple(replace(chunk, new_pages=()) for chunk in plan.prefills)

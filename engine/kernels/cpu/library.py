@@ -34,7 +34,7 @@ class NativeLibrary:
         self.handle.fairlane_want_cut()
 
     def settle_cut(self) -> bool:
-        """Whether the call that has ended was cut, now that nothing runs; the next one runs to its end."""
+        """Whether the call that has ended was cut; the next one runs to its end. A cut is only wanted while no other call waits."""
         return self.handle.fairlane_settle_cut()
 
 
