@@ -64,6 +64,12 @@ class Admin:
             raise Forbidden(f"{self.actor} lacks the scope {needs.value!r}; it has {_listed(self.scopes)}", code="missing_scope")
 
 
+def scopes_left(scopes: Iterable[str], granted_by: str | None, grantors: Mapping[str, frozenset[Scope]]) -> frozenset[Scope]:
+    """A key's scopes of administration that who granted them still has; all of them where nobody's end would be theirs."""
+    granted = ADMIN_KEY_SCOPES.intersection(map(Scope, scopes))
+    return granted if granted_by is None else granted & grantors.get(granted_by, frozenset())
+
+
 @dataclass(frozen=True, slots=True)
 class AccessSnapshot:
     """All keys and policies at one version of the database. Times passed in are seconds of the wall clock."""
@@ -129,18 +135,15 @@ class AccessSnapshot:
 
     def _granted(self, key: KeyRecord) -> frozenset[Scope]:
         """A key's scopes of administration: those that who granted them still has. Raises `Forbidden` where none of them is left."""
-        granted = key.scopes & ADMIN_KEY_SCOPES
-        left = granted - self.lost_scopes(key.scopes, key.granted_by)
-        if granted and not left:
+        left = scopes_left(key.scopes, key.granted_by, self.grantors)
+        if key.scopes & ADMIN_KEY_SCOPES and not left:
             message = "whoever gave this key its scopes of administration has them no more: an administrator can make a new key"
             raise _refused(key, message, "grantor_gone")
         return left
 
     def lost_scopes(self, scopes: Iterable[str], granted_by: str | None) -> frozenset[Scope]:
         """Those of a key that ended with who granted them."""
-        if granted_by is None:
-            return frozenset()
-        return ADMIN_KEY_SCOPES.intersection(map(Scope, scopes)) - self.grantors.get(granted_by, frozenset())
+        return scopes_left(scopes, None, self.grantors) - scopes_left(scopes, granted_by, self.grantors)
 
     def _admin_of_token(self, raw_token: str | None, now_s: float) -> Admin | None:
         """None where the token is neither the bootstrap one nor an administrator's."""

@@ -8,6 +8,7 @@ import msgspec
 
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Limits, Scope
+from appliance.domain.access.snapshot import scopes_left
 from appliance.domain.slas.decisions import SLA_FIELDS, Positive, Sla
 from appliance.domain.tenants.service import TenantWithTier
 
@@ -189,7 +190,7 @@ def key_view(row: ApiKey, tenant: str, grantors: Mapping[str, frozenset[Scope]])
         tokens_per_month=row.tokens_per_month,
         lineage_id=row.lineage_id,
         granted_by=row.granted_by,
-        grantor_gone=row.granted_by is not None and not grantors.get(row.granted_by, frozenset()) & set(row.scopes),
+        grantor_gone=row.granted_by is not None and not scopes_left(row.scopes, row.granted_by, grantors),
         expires_at=row.expires_at,
         grace_until=row.grace_until,
         disabled_at=row.disabled_at,
