@@ -72,12 +72,8 @@ def restore_command(file: Path, force: bool, data_dir: str | None, database_url:
 
 
 async def _pepper_fault(settings: Settings) -> str | None:
-    database = Database(sqlalchemy_url(settings))
-    try:
-        async with database.read() as session:
-            return await pepper_fault(session, settings)
-    finally:
-        await database.close()
+    async with Database(sqlalchemy_url(settings)) as database, database.read() as session:
+        return await pepper_fault(session, settings)
 
 
 def _restore(file: Path, url: str) -> Schema:
@@ -107,19 +103,12 @@ async def _refuse_while_used(url: str) -> None:
     """Other Fairlane processes on a PostgreSQL database, on whatever machine, would go on with what they have read."""
     others = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name "
                   "AND pid <> pg_backend_pid()")  # fmt: skip
-    database = Database(url)
-    try:
-        async with database.read() as session:
-            number = (await session.execute(others, {"name": APPLICATION})).scalar_one()
-    finally:
-        await database.close()
+    async with Database(url) as database, database.read() as session:
+        number = (await session.execute(others, {"name": APPLICATION})).scalar_one()
     if number:
         raise BackupError(f"{number} connections of running Fairlane processes are open on this database: stop them first")
 
 
 async def _schema(url: str) -> Schema:
-    database = Database(url)
-    try:
+    async with Database(url) as database:
         return await read_schema(database, Base.metadata)
-    finally:
-        await database.close()

@@ -66,12 +66,8 @@ def read_database[R](data_dir: str | None, database_url: str | None, config: str
     settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
 
     async def run() -> R:
-        database = await open_existing(settings)
-        try:
-            async with database.read() as session:
-                return await work(session)
-        finally:
-            await database.close()
+        async with await open_existing(settings) as database, database.read() as session:
+            return await work(session)
 
     return asyncio.run(run())
 
@@ -99,10 +95,8 @@ def make_store_and_run[R](data_dir: str | None, database_url: str | None, config
 
 async def _on_store[R](settings: Settings, work: Callable[[Store], Awaitable[R]]) -> R:
     store = await open_store(settings)
-    try:
+    async with store.database:
         return await work(store)
-    finally:
-        await store.database.close()
 
 
 def parse_time(option: str, text: str | None) -> datetime | None:

@@ -162,14 +162,10 @@ def new_pepper_command(yes: bool, data_dir: str | None, database_url: str | None
         click.confirm("revoke every key and every administrator's token?", abort=True)
 
     async def work() -> tuple[int, int]:
-        database = await open_existing(settings)
-        try:
-            async with database.write() as session:
-                ended = await forget_pepper(session, cli_actor())
-                await settle_pepper(session, settings)
-                return ended
-        finally:
-            await database.close()
+        async with await open_existing(settings) as database, database.write() as session:
+            ended = await forget_pepper(session, cli_actor())
+            await settle_pepper(session, settings)
+            return ended
 
     url = sqlalchemy_url(settings)
     with only_server_of(make_data_dir(settings)), only_server_on(sqlite_path(url)) if is_sqlite(url) else contextlib.nullcontext():

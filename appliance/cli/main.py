@@ -99,18 +99,13 @@ async def _migrate(url: str, wait_s: float) -> Schema:
 
 async def _seed(url: str) -> None:
     """What a database begins with, so that commands which only look find it."""
-    database = Database(url)
-    try:
-        async with database.write() as session:
-            await seed(session)
-    finally:
-        await database.close()
+    async with Database(url) as database, database.write() as session:
+        await seed(session)
 
 
 async def _read_schema(url: str, deadline_s: float) -> Schema:
     """The database's schema, as soon as it answers. Raises `Unavailable` when it has not by then."""
-    database = Database(url)
-    try:
+    async with Database(url) as database:
         while True:
             try:
                 return await read_schema(database, Base.metadata)
@@ -118,8 +113,6 @@ async def _read_schema(url: str, deadline_s: float) -> Schema:
                 if time.monotonic() >= deadline_s:
                     raise
             await asyncio.sleep(RETRY_EVERY_S)
-    finally:
-        await database.close()
 
 
 @cli.command("settings", short_help="Show every setting, its value and source.")

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from sqlalchemy import Connection, event
@@ -50,7 +50,7 @@ decodes several JSON columns a row; msgspec does it several times faster than th
 
 
 class Database:
-    """Opened lazily: the first session connects. `close()` gives everything back."""
+    """Opened lazily: the first session connects. `close()`, or the end of an `async with`, gives everything back."""
 
     def __init__(self, url: str, *, enforce_foreign_keys: bool = True) -> None:
         """Migrations on SQLite turn the enforcement off: rebuilding a table there would delete what refers to it."""
@@ -93,6 +93,12 @@ class Database:
         with _lost_as_unavailable(self._failed_writes):
             async with self.engine.execution_options(fairlane_writes=True).begin() as connection:
                 yield connection
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         await self.engine.dispose()
