@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../engine/kernels/cpu/csrc/cut.h"
 #include "../../engine/kernels/cpu/csrc/run.h"
 #include "../../engine/kernels/cpu/csrc/select.h"
 #include "../../engine/kernels/cpu/csrc/stack.h"
@@ -70,7 +71,14 @@ AttentionShape RandomShape() {
   const int64_t kv_heads = Between(1, 3);
   const Type type = Between(0, 1) ? Type::kF32 : Type::kBf16;
   return {kv_heads * Between(1, 9), kv_heads, 16 * Between(4, 16), 16 * Between(1, 2), 0.1f, Between(0, 2) ? 0.0f : 10.0f,
-          Between(0, 1) ? 0 : Between(1, 400), type, Between(0, 1) ? Type::kInt8 : type};
+          Between(0, 1) ? 0 : Between(1, 400), type, Between(0, 1) ? Type::kInt8 : type, kv_heads * Between(1, 3)};
+}
+
+// Which of a step's rows are not padding.
+std::vector<char> RandomLiveRows(int64_t rows) {
+  std::vector<char> live(rows);
+  for (char& row : live) row = Between(0, 4) != 0;
+  return live;
 }
 
 std::vector<char> Attend(const Kernels& kernels, const AttentionShape& s, const std::vector<char>& cache, const std::vector<char>& q,
@@ -131,12 +139,14 @@ void CheckProduct(const Kernels& kernels, WeightKind kind) {
   const int64_t rows = Between(1, 60), in = 32 * Between(1, 9), out = 64 * Between(1, 4), width = out - Between(0, 63);
   const OwnedWeight w = RandomWeight(kind, out, in);
   const std::vector<uint16_t> x = RandomHalves(rows * in), bias = RandomHalves(width), residual = RandomHalves(rows * width);
+  const std::vector<char> live = RandomLiveRows(rows);
+  const std::vector<RowRange> ranges = LiveRanges(rows, [&](int64_t row) { return live[row]; });
   std::vector<std::vector<uint16_t>> answers;
   for (const int64_t threads : {1, 3}) {
     Pool pool(threads);
     std::vector<uint16_t> y(rows * width);
     Team team(pool, false);
-    RunProduct(team, kernels, View(w), x.data(), rows, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
+    RunProduct(team, kernels, View(w), x.data(), rows, ranges, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
       const int64_t start = group * kOutGroup, at = first * width + start;
       if (start < width)
         kernels.store(tile, count, std::min(kOutGroup, width - start), bias.data() + start, residual.data() + at, width, Type::kBf16, y.data() + at);
@@ -147,7 +157,7 @@ void CheckProduct(const Kernels& kernels, WeightKind kind) {
 }
 
 void CheckStack(const Kernels& kernels, WeightKind kind) {
-  const AttentionShape s = {6, 2, 32, 16, 0.17f, 0, Between(0, 1) ? 0 : 20, Type::kBf16, Between(0, 1) ? Type::kInt8 : Type::kBf16};
+  const AttentionShape s = {6, 2, 32, 16, 0.17f, 0, Between(0, 1) ? 0 : 20, Type::kBf16, Between(0, 1) ? Type::kInt8 : Type::kBf16, 2};
   const int64_t hidden = 96, inner = 128, rows = Between(1, 20), width = (s.num_heads + 2 * s.num_kv_heads) * s.head_dim;
   const int64_t pages = CeilDiv(rows, s.page_size);
   const std::vector<float> norm(hidden, 1.0f), head_norm(s.head_dim, 1.0f), angles(rows * s.head_dim / 2, 0.6f);
@@ -155,7 +165,8 @@ void CheckStack(const Kernels& kernels, WeightKind kind) {
   const OwnedWeight gate_up = RandomWeight(kind, 2 * inner, hidden), down = RandomWeight(kind, 128, inner);
   const std::vector<uint16_t> bias = RandomHalves(2 * inner + width), x = RandomHalves(rows * hidden);
   std::vector<int32_t> slots(rows), table(pages);
-  for (int64_t i = 0; i < rows; ++i) slots[i] = (int32_t)i;
+  const std::vector<char> live = RandomLiveRows(rows);
+  for (int64_t i = 0; i < rows; ++i) slots[i] = live[i] ? (int32_t)i : -1;
   for (int64_t i = 0; i < pages; ++i) table[i] = (int32_t)i;
   std::vector<std::vector<uint16_t>> answers;
   for (const int64_t threads : {1, 3}) {
@@ -176,9 +187,21 @@ void CheckStack(const Kernels& kernels, WeightKind kind) {
   Require(answers[0] == answers[1], "a layer with one thread and with three");
 }
 
+// A cut that is wanted while a step asks layer after layer: it is made once, and the next step begins without one.
+void CheckCut() {
+  for (int i = 0; i < 200; ++i) {
+    std::thread newcomer([] { TheCut().Want(); });
+    while (!TheCut().Due()) std::this_thread::yield();
+    newcomer.join();
+    Require(TheCut().made() && TheCut().Settle(), "a wanted cut is made");
+    Require(!TheCut().Due() && !TheCut().Settle(), "a settled cut is gone");
+  }
+}
+
 }  // namespace
 
 int main() {
+  CheckCut();
   for (int level = 0; level < 3; ++level) {
     const Kernels* kernels = KernelsAt(level);
     if (!kernels) continue;

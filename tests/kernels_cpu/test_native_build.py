@@ -56,6 +56,14 @@ def test_without_a_compiler_there_is_a_reason_and_no_error(tmp_path: Path, monke
     assert build(tmp_path) == BuildFailed("no C++ compiler (g++ or clang++) was found")
 
 
+def test_what_the_sanitizers_drive_compiles_against_the_sources() -> None:
+    # Building and running it (tools/sanitize_kernels.sh) takes a minute and is CI's; that it still fits the sources is known at once.
+    driver = Path(__file__).with_name("sanitize.cc")
+    command = [os.environ.get("CXX") or "g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", str(driver)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_compiler_that_fails_is_a_reason_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "compiler"
     compiler.write_text("#!/bin/sh\necho no such header >&2\nexit 1\n")
