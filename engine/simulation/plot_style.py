@@ -30,11 +30,16 @@ def title(figure: Figure, text: str, below: str) -> None:
 
 
 def milliseconds(axes: Axes, which: str = "x") -> None:
-    """A logarithmic axis with plain labels: 20 ms, 1 s."""
+    """A logarithmic axis with plain labels: 20 ms, 1 s; over three decades and more only those are named, or they would touch."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis.set_major_formatter(FuncFormatter(lambda value, _: _time(value)))
-    axis.set_minor_formatter(FuncFormatter(lambda value, _: _time(value) if f"{value:.0e}"[0] in "25" else ""))
+
+    def minor(value: float, _: int | None) -> str:
+        low, high = axis.get_view_interval()
+        return _time(value) if f"{value:.0e}"[0] in "25" and high < 1000 * low else ""
+
+    axis.set_minor_formatter(FuncFormatter(minor))
     axes.tick_params(axis="x" if which == "x" else "y", which="both", labelsize=8, length=0)
 
 
