@@ -12,6 +12,11 @@ from appliance.grafana.push import PERMISSIONS, UnknownTeam, Wanted, changes
 from appliance.packed import project_path
 
 DASHBOARDS = project_path("dashboards/json")
+WITHOUT_EXTRA = (
+    "grafana-client is not installed here: it has an environment of its own, because its HTTP library replaces urllib3. In a clone run"
+    " `make grafana-env`, then this command as `.venv-grafana/bin/python -m appliance.cli.grafana push` with the same options; elsewhere"
+    " install 'fairlane[grafana]' into a new virtual environment"
+)
 
 
 @click.group()
@@ -41,7 +46,7 @@ def push(
     """Bring datasource, folder, dashboards and teams' rights to what they should be.
 
     What is there already is updated where it differs; a second run changes nothing. GRAFANA_TOKEN holds a service account's token;
-    or give --user, and the password in GRAFANA_PASSWORD.
+    or give --user, and the password in GRAFANA_PASSWORD. It runs in an environment of its own (docs/observability.md).
     """
     token, password = os.environ.get("GRAFANA_TOKEN"), os.environ.get("GRAFANA_PASSWORD")
     credential = (user, password) if user and password else token
@@ -70,9 +75,7 @@ def _client_module() -> ModuleType:
     try:
         return importlib.import_module("appliance.grafana.client")
     except ModuleNotFoundError as error:
-        raise click.ClickException(
-            "grafana-client is not installed: pip install 'fairlane[grafana]', in an environment of its own"
-        ) from error
+        raise click.ClickException(WITHOUT_EXTRA) from error
 
 
 def _dashboards(folder: Path) -> list[dict[str, object]]:

@@ -74,16 +74,24 @@ def window_of(range_s: float, reach: Reach) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A variable with its values and the one that is chosen."""
+    """A variable with its values and those that are chosen: one, several, or `ALL` alone."""
 
     variable: Variable
     values: tuple[str, ...]
-    chosen: str
+    chosen: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """In words."""
+        return "all" if self.chosen == (ALL,) else ", ".join(self.chosen)
 
     @property
     def pattern(self) -> str:
-        """As it is filled in between the quotes of a matcher."""
-        return ALL if self.chosen == ALL else re.escape(self.chosen).replace("\\", "\\\\").replace('"', '\\"')
+        """As it is filled in between the quotes of a matcher: several values as Grafana joins them."""
+        if self.chosen == (ALL,):
+            return ALL
+        values = [re.escape(value).replace("\\", "\\\\").replace('"', '\\"') for value in self.chosen]
+        return values[0] if len(values) == 1 else f"({'|'.join(values)})"
 
 
 class Viewer:
@@ -92,16 +100,16 @@ class Viewer:
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
 
-    async def choices(self, board: Board, asked: Mapping[str, str]) -> list[Choice]:
-        """The variables; one that is asked for is kept though it has no series just now. Raises `NoAnswer`."""
-        return [await self._choice(variable, asked.get(variable.name, "")) for variable in board.variables]
+    async def choices(self, board: Board, asked: Mapping[str, Sequence[str]]) -> list[Choice]:
+        """The variables; a value that is asked for is kept though it has no series just now. Raises `NoAnswer`."""
+        return [await self._choice(variable, asked.get(variable.name, ())) for variable in board.variables]
 
-    async def _choice(self, variable: Variable, asked: str) -> Choice:
-        values = await self.metrics.label_values(variable.metric, variable.label)
-        if asked not in ("", ALL) and asked not in values:
-            values = sorted([*values, asked])
-        fallback = (values[0] if values else "none") if variable.is_single else ALL
-        return Choice(variable, tuple(values), asked if asked and not (variable.is_single and asked == ALL) else fallback)
+    async def _choice(self, variable: Variable, asked: Sequence[str]) -> Choice:
+        wanted = tuple(value for value in dict.fromkeys(asked) if value not in ("", ALL))
+        values = tuple(sorted({*await self.metrics.label_values(variable.metric, variable.label), *wanted}))
+        if variable.is_single:
+            return Choice(variable, values, (wanted or values or ("none",))[:1])
+        return Choice(variable, values, wanted or (ALL,))
 
     async def answer(self, board: Board, choices: Sequence[Choice], window: Window) -> BoardAnswer:
         """All panels. A query without an answer is an error of its panel."""

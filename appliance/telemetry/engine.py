@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from appliance.telemetry import families as f
 from appliance.telemetry.engine_book import EngineBook
 from appliance.telemetry.histogram import Histogram
-from appliance.telemetry.loads import sum_of
+from appliance.telemetry.loads import pages_by_tenant, sum_of
 from appliance.telemetry.requests import histogram
 from engine.wire import LANES, ONLY_ENGINE, Load
 
@@ -59,6 +59,10 @@ class EngineMetrics(Collector):
     def totals(self) -> Counter[str]:
         """As `EngineBook.totals`, of all replicas."""
         return sum((book.totals() for book in self.books.values()), Counter[str]())
+
+    def pages_by_tenant(self) -> Counter[str]:
+        """KV pages that each tenant's sequences use, in all replicas."""
+        return sum((Counter(pages_by_tenant(book.load)) for book in self.books.values() if book.load), Counter[str]())
 
     @property
     def load(self) -> Load | None:

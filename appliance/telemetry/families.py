@@ -31,6 +31,7 @@ STEP_PHASES = ("decode", "prefill", "mixed", "interrupted")
 ROW_KINDS = ("decode", "prefill")
 PAGE_STATES = ("free", "used", "cached")
 SWAP_DIRECTIONS = ("out", "in")
+KV_LIMITS = ("reserve", "cap")
 EVICTION_POLICIES = ("lru", "lfu", "size", "weighted-lru", "decayed-lfu")
 EVICTION_VICTIMS = ("over_cap", "over_reserve", "own")
 PROCESSES = ("control", "engine")
@@ -107,6 +108,12 @@ DEVICE_SECONDS = Family(
     "Time of the device by tenant: each step's, shared by what each tenant computed and read in it.",
     TENANT_LABELS,
 )
+
+TENANT_KV_PAGES = Family("tenant_kv_pages", "gauge", "Pages of the KV pool that a tenant's live sequences use.", ("tenant", *ENGINE_LABELS))
+TENANT_KV_LIMIT = Family(
+    "tenant_kv_limit_ratio", "gauge", "Share of the KV pool that a tenant's tier sets aside for it, and the most it may use.",
+    (*TENANT_LABELS, "limit"),
+)  # fmt: skip
 
 SLO_LABELS = (*REQUEST_LABELS, "slo")
 SLO_REQUESTS = Family(
@@ -197,7 +204,7 @@ MISMATCHES = Family(
 
 FAMILIES = (
     REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL,
-    DECODE, STREAM_WRITE, REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS,
+    DECODE, STREAM_WRITE, REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS, TENANT_KV_PAGES, TENANT_KV_LIMIT,
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,

@@ -25,6 +25,7 @@ from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport,
 from appliance.telemetry.slo import SloBook
 from appliance.telemetry.split import split_of
 from appliance.telemetry.tenant_labels import TenantLabels
+from appliance.telemetry.tenant_memory import TenantMemory
 from appliance.telemetry.vllm_names import VllmNames
 from engine.wire import ONLY_ENGINE, Load, Ready, StepDone, TenantPolicy
 
@@ -67,6 +68,7 @@ class Telemetry:
         self.lanes = LaneTimes(registry)
         self.device_time = DeviceTime(self.tenants.of)
         self.engine = EngineMetrics(registry, engines)
+        self.memory = TenantMemory(self.tenants, self.engine.books)
         self.slo = SloBook(registry, self.tenants, clock_s)
         self.reviewer = Reviewer(self.recorded, self.tenants.of, time.time)
         self.host = HostMetrics(registry, cards or Nvml(), options.device_hour_price)
@@ -75,7 +77,7 @@ class Telemetry:
         for outcome in f.TRACE_OUTCOMES:
             self.traces.labels(outcome)
         self._registry = registry
-        for collector in (self.device_time, self.reviewer):
+        for collector in (self.device_time, self.memory, self.reviewer):
             registry.register(collector)
         self.ledger = StepLedger()
         self.archive = RequestArchive()
@@ -90,7 +92,7 @@ class Telemetry:
         """What a step with next to no work takes: the least that an engine measured, as all have one model and device."""
         self._exposition = Exposition()
         self._rendering = threading.Lock()
-        of_tenants = (*self.requests.metrics, *self.lanes.metrics, self.device_time, *self.slo.metrics, self.reviewer)
+        of_tenants = (*self.requests.metrics, *self.lanes.metrics, self.device_time, self.memory, *self.slo.metrics, self.reviewer)
         for collector in (*of_tenants, *self.engine.metrics, *self.host.metrics, self.traces, self.accounting.mismatches):
             self._exposition.add(collector)
         if options.vllm_names:
@@ -106,6 +108,7 @@ class Telemetry:
         self.requests.bind(*model)
         self.lanes.bind(*model)
         self.device_time.bind(*model)
+        self.memory.bind(*model)
         self.slo.bind(*model)
         self.reviewer.bind(*model)
         self.engine.books[engine].bind(ready)
@@ -131,8 +134,9 @@ class Telemetry:
         self._forget(self.tenants.sync(tenant_ids))
 
     def sync_policies(self, policies: Mapping[str, TenantPolicy]) -> None:
-        """As `sync_tenants`, and their targets."""
+        """As `sync_tenants`, with their targets and their shares of the memory."""
         self.sync_tenants(policies)
+        self.memory.sync(policies)
         self.slo.sync(policies)
 
     def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:

@@ -17,6 +17,11 @@ def sum_of(loads: Sequence[Load]) -> Load | None:
     return reduce(_sum, loads) if loads else None
 
 
+def pages_by_tenant(load: Load) -> dict[str, int]:
+    """Pages that each tenant's sequences use in one engine: the entries of its lanes hold the same number."""
+    return {entry.tenant_id: entry.pages for entry in load.tenants}
+
+
 def _sum(a: Load, b: Load) -> Load:
     values: dict[str, object] = {
         "oldest_queued_ns": min(filter(None, (a.oldest_queued_ns, b.oldest_queued_ns)), default=0),

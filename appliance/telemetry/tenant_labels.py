@@ -27,6 +27,11 @@ class TenantLabels:
         """Tenants with a label of their own."""
         return tuple(self._own)
 
+    @property
+    def has_others(self) -> bool:
+        """Whether some tenant has none."""
+        return len(self._known) > len(self._own)
+
     def of(self, tenant_id: str) -> str:
         """The label of a tenant, known or not."""
         return tenant_id if tenant_id in self._own else OTHER

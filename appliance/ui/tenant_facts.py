@@ -35,6 +35,12 @@ def limit_uses(policy: TenantPolicy, use: TenantUse) -> list[LimitUse]:
     return [LimitUse(name, used, limit) for name, used, limit in pairs if limit is not None]
 
 
+def kv_use(policy: TenantPolicy, used_pages: int, num_pages: int) -> LimitUse:
+    """Of the pages of all KV pools, what it uses of the most it may."""
+    reserved = int(policy.kv_reserve_ratio * num_pages)
+    return LimitUse(f"KV pages ({reserved} reserved)" if reserved else "KV pages", used_pages, int(policy.kv_cap_ratio * num_pages))
+
+
 def tightest(uses: Iterable[LimitUse]) -> LimitUse | None:
     """The ceiling that is reached first; None without any."""
     return max(uses, key=lambda use: use.ratio, default=None)

@@ -132,6 +132,22 @@ TENANT_PAGE = Page(
                     ),
                 ),
                 Panel(
+                    title="Share of KV memory",
+                    description=(
+                        "Of the KV pool, what its sequences use, with reserve and cap of its tier. At the cap its own requests wait: raise "
+                        "`kv_cap`. Always far above the reserve: raise `kv_reserve`, or it is the first to lose pages."
+                    ),
+                    unit="percentunit",
+                    queries=(
+                        Query(
+                            f"sum by (engine) (fairlane_tenant_kv_pages{{{_TENANT}}})"
+                            " / on (engine) (sum by (engine) (fairlane_kv_pages) > 0)",
+                            "used, engine {{engine}}",
+                        ),
+                        Query(f"max by (limit) (fairlane_tenant_kv_limit_ratio{{{_TENANT}}})", "{{limit}}"),
+                    ),
+                ),
+                Panel(
                     title="Cost of 1,000 tokens",
                     description=(
                         "Device time at the configured hourly price over its tokens (`--device-hour-price`); no line without a price."

@@ -40,7 +40,7 @@ def test_a_board_has_what_its_page_has() -> None:
 
 @pytest.mark.parametrize("board", read_boards().values(), ids=lambda board: board.uid)
 def test_no_query_of_ours_is_beyond_the_evaluator(board: Board) -> None:
-    choices = [Choice(variable, (), "acme") for variable in board.variables]
+    choices = [Choice(variable, (), ("acme", "b.c")) for variable in board.variables]
     for panel in board.panels:
         for query in panel.queries:
             evaluate(filled(query.expr, choices, MINUTE), Kept((), {}), Grid(FIRST_MS), read_rules())
@@ -49,12 +49,20 @@ def test_no_query_of_ours_is_beyond_the_evaluator(board: Board) -> None:
 @pytest.mark.parametrize("name", ["a.b", 'x"} or vector(1) #', r"back\slash", "tenant-1", "(", "$lane", "ä b"])
 def test_a_chosen_value_is_taken_as_it_is_and_can_not_leave_its_matcher(name: str) -> None:
     samples = Kept((0,), {"m": [Samples({"tenant": each}, [1.0]) for each in (name, "axb", "other", "tenant01")]})
-    expr = filled('m{tenant=~"$tenant"}', [Choice(TENANT, (), name)], MINUTE)
+    expr = filled('m{tenant=~"$tenant"}', [Choice(TENANT, (), (name,))], MINUTE)
     assert [series.labels["tenant"] for series in evaluate(expr, samples, Grid(1), {})] == [name]
 
 
+def test_several_values_are_joined_as_grafana_joins_them_and_each_is_taken_as_it_is() -> None:
+    names = ("a.b", "c|d", 'e"f', "(")
+    samples = Kept((0,), {"m": [Samples({"tenant": each}, [1.0]) for each in (*names, "axb", "c", "d", "a.bc|d")]})
+    expr = filled('m{tenant=~"$tenant"}', [Choice(TENANT, (), names)], MINUTE)
+    assert sorted(series.labels["tenant"] for series in evaluate(expr, samples, Grid(1), {})) == sorted(names)
+    assert Choice(TENANT, (), ("fast", "slow")).pattern == "(fast|slow)"
+
+
 def test_all_values_are_a_pattern_and_a_rate_has_the_windows_length() -> None:
-    assert filled('m{tenant=~"$tenant"}[$__rate_interval]', [Choice(TENANT, (), ALL)], MINUTE) == 'm{tenant=~".*"}[60000ms]'
+    assert filled('m{tenant=~"$tenant"}[$__rate_interval]', [Choice(TENANT, (), (ALL,))], MINUTE) == 'm{tenant=~".*"}[60000ms]'
 
 
 @pytest.mark.parametrize(
@@ -108,11 +116,13 @@ def history_of(*samples: dict[str, float]) -> History:
 async def test_choices_come_from_the_series_and_one_that_has_none_just_now_is_kept() -> None:
     board, viewer = read_boards()["fairlane-tenant"], Viewer(OwnMetrics(history_of({"b": 1, "a": 1}), {}, 15.0))
     first = {choice.variable.name: (choice.values, choice.chosen) for choice in await viewer.choices(board, {})}
-    assert first == {"tenant": (("a", "b"), "a"), "lane": (("fast",), ALL), "model": (("m",), ALL)}
-    asked = await viewer.choices(board, {"tenant": "gone", "lane": "fast"})
-    assert [(choice.values, choice.chosen) for choice in asked][:2] == [(("a", "b", "gone"), "gone"), (("fast",), "fast")]
-    empty = await Viewer(OwnMetrics(History(15.0), {}, 15.0)).choices(board, {"tenant": ALL})
-    assert [(choice.values, choice.chosen) for choice in empty] == [((), "none"), ((), ALL), ((), ALL)]
+    assert first == {"tenant": (("a", "b"), ("a",)), "lane": (("fast",), (ALL,)), "model": (("m",), (ALL,))}
+    asked = await viewer.choices(board, {"tenant": ["gone", "b"], "lane": [ALL, "slow", "fast", "slow", ""], "model": [ALL]})
+    assert [(choice.values, choice.chosen) for choice in asked] == [
+        (("a", "b", "gone"), ("gone",)), (("fast", "slow"), ("slow", "fast")), (("m",), (ALL,)),
+    ]  # fmt: skip
+    empty = await Viewer(OwnMetrics(History(15.0), {}, 15.0)).choices(board, {"tenant": [ALL]})
+    assert [(choice.values, choice.chosen, choice.shown) for choice in empty][:2] == [((), ("none",), "none"), ((), (ALL,), "all")]
 
 
 async def test_an_own_answer_holds_until_the_next_sample() -> None:

@@ -14,7 +14,7 @@ from appliance.telemetry import families
 from appliance.telemetry.hub import Telemetry, TelemetryOptions
 from appliance.telemetry.ledger import StepLedger
 from appliance.telemetry.requests import Outcome, RequestReport
-from engine.wire import Load, ModelCard, Ready, StepDone, StepRecord, TenantLoad
+from engine.wire import Load, ModelCard, Ready, StepDone, StepRecord, TenantLoad, TenantPolicy
 from tests.inference.conftest import text_answer
 from tests.inference.harness import House, start_house
 
@@ -192,6 +192,29 @@ def test_tenants_beyond_the_limit_share_a_label_and_nothing_of_them_is_lost(card
         telemetry.settle(report(tenant_id=tenant))
     assert [total(telemetry, "requests_total", tenant=tenant) for tenant in ("busy", "quiet", "other")] == [1, 0, 2]
     assert telemetry.requests.num_observed == 3
+
+
+def test_kv_pages_are_told_by_tenant_with_what_its_tier_allows(card: ModelCard) -> None:
+    telemetry = Telemetry(CollectorRegistry(), options=TelemetryOptions(max_tenants=2), engines={"0": ("fast", "slow"), "1": ("batch",)})
+    policies = {name: TenantPolicy(tenant_id=name) for name in ("idle", "quiet")}
+    telemetry.sync_policies({"acme": TenantPolicy(tenant_id="acme", kv_reserve_ratio=0.25, kv_cap_ratio=0.5), **policies})
+    for engine in ("0", "1"):
+        telemetry.note_ready(Ready(card, "cpu", "xla", {}), engine)
+    entries = (TenantLoad("acme", "fast", 1, 0, 0, pages=2), TenantLoad("acme", "slow", 1, 0, 0, pages=2))
+    telemetry.note_load(load(pages_used=5, tenants=(*entries, TenantLoad("quiet", "slow", 1, 0, 0, pages=3))), "0")
+    telemetry.note_load(load(tenants=(TenantLoad("acme", "batch", 1, 0, 0, pages=1),)), "1")
+
+    def shown(tenant: str) -> list[float]:
+        limits = [total(telemetry, "tenant_kv_limit_ratio", tenant=tenant, limit=limit) for limit in families.KV_LIMITS]
+        return [*(total(telemetry, "tenant_kv_pages", tenant=tenant, engine=engine) for engine in ("0", "1")), *limits]
+
+    assert [shown(tenant) for tenant in ("acme", "idle", "other")] == [[2, 1, 0.25, 0.5], [0, 0, 0, 1], [3, 0, 0, 0]]
+    telemetry.engine.lose_engine("1")
+    telemetry.sync_policies(policies)
+    assert shown("acme") == [0, 0, 0, 0] and shown("quiet") == [3, 0, 0, 1] and shown("other") == [2, 0, 0, 0]
+    left = [dict(labels) for name, labels in samples(telemetry) if name == "fairlane_tenant_kv_pages"]
+    assert {(labels["tenant"], labels["engine"]) for labels in left} == {("idle", "0"), ("quiet", "0"), ("other", "0")}
+    assert telemetry.engine.pages_by_tenant() == {"acme": 2, "quiet": 3}
 
 
 def test_openmetrics_is_what_a_scraper_gets_that_asks_for_it(house: House) -> None:

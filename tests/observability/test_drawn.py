@@ -104,6 +104,24 @@ def test_the_time_line_of_a_slow_request_is_there_for_everybody(run: Run, page: 
     assert barriers(page) == []
 
 
+def test_several_values_of_a_variable_are_asked_for_together(page: Page) -> None:
+    page.goto("/ui/dashboards/fairlane-lanes?range=5m")
+    lanes = page.locator("#v-lane")
+    lanes.locator("summary").click()
+    assert barriers(page) == []
+    for lane in ("fast", "slow"):
+        lanes.get_by_label(lane, exact=True).check()
+    expect(lanes.get_by_label("all", exact=True)).not_to_be_checked()
+    with page.expect_response(lambda response: "/data?" in response.url and "lane=fast&lane=slow" in response.url) as answered:
+        page.keyboard.press("Escape")
+    lines = [line for panel in answered.value.json()["panels"] for line in panel["lines"]]
+    assert {line["labels"]["lane"] for line in lines if "lane" in line["labels"]} == {"fast", "slow"}
+    assert lanes.locator("summary").inner_text() == "fast, slow"
+    lanes.locator("summary").click()
+    lanes.get_by_label("all", exact=True).check()
+    expect(lanes.get_by_label("fast", exact=True)).not_to_be_checked()
+
+
 def test_a_chosen_tenant_is_the_one_that_is_asked_for_and_time_can_be_chosen(page: Page) -> None:
     page.goto(f"/ui/dashboards/fairlane-tenant?tenant={NOISY}")
     assert page.locator("#v-tenant").input_value() == NOISY

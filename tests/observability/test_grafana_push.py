@@ -4,6 +4,7 @@ It runs in its own environment (`.venv-grafana`, made by `make grafana-env`), be
 """
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.observability.fake_grafana import TOKEN, FakeGrafana, running_grafana
 from tests.observability.rules import ROOT
 
 PYTHON = ROOT / ".venv-grafana" / "bin" / "python"
+COMMAND = ".venv-grafana/bin/python -m appliance.cli.grafana push"
 
 
 @pytest.fixture
@@ -80,6 +82,17 @@ def test_a_wrong_token_an_unknown_team_and_a_grafana_that_is_not_there_are_said_
     assert "does not answer" in push(away).stderr
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
+def test_where_the_extra_is_missing_it_says_how_to_get_it_and_the_very_command_to_run_then() -> None:
     answer = push(FakeGrafana(url="http://127.0.0.1:9"), python=Path(sys.executable))
     assert answer.returncode == 1 and "fairlane[grafana]" in answer.stderr
+    assert all(command in answer.stderr for command in ("make grafana-env", COMMAND))
+
+
+def test_the_documented_commands_do_what_the_document_says(grafana: FakeGrafana) -> None:
+    """With this Grafana's address in place of the document's."""
+    lines = [line for line in (ROOT / "docs" / "observability.md").read_text().splitlines() if line.startswith(COMMAND)]
+    shown = [shlex.split(line.replace("http://grafana:3000", grafana.url)) for line in lines]
+    env = {**os.environ, "GRAFANA_TOKEN": TOKEN}
+    said = [subprocess.run(each, cwd=ROOT, env=env, capture_output=True, text=True, check=True, timeout=60).stdout for each in shown]
+    assert [text.splitlines()[-1] for text in said] == [f"{len(PAGES) + 2} changes to make", f"{len(PAGES) + 2} changes"]
+    assert set(grafana.dashboards) == {page.uid for page in PAGES}

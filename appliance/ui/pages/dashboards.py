@@ -1,6 +1,6 @@
 """The built-in dashboards: the same that Grafana gets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,6 +18,8 @@ from appliance.ui.parts import Ui
 from appliance.ui.views import HEADERS
 
 DEFAULT_RANGE = "15m"
+MAX_CHOSEN = 100
+"""Values of one variable."""
 REFRESH_S = (15, 30, 60, 300)
 COLOURS = {"green": "good", "orange": "warn", "red": "bad"}
 """Grafana's names of thresholds' colours, as ours."""
@@ -63,7 +65,7 @@ class DashboardPages(Controller):
             range=name,
             refreshes=REFRESH_S,
             refresh=_refresh(request),
-            query=urlencode({**chosen, "range": name}),
+            query=urlencode({**chosen, "range": name}, doseq=True),
             grafana=grafana_link(ui, board.uid, chosen),
             thresholds=_thresholds,
         )
@@ -88,8 +90,13 @@ def _board(ui: Ui, uid: str) -> Board:
     return ui.boards[uid]
 
 
-def _asked(request: AnyRequest) -> Mapping[str, str]:
-    return {name: value.strip()[:200] for name, value in request.query_params.items()}
+def _asked(request: AnyRequest) -> Mapping[str, Sequence[str]]:
+    """Values by parameter; one that comes several times has several. Raises `Invalid`."""
+    asked = {name: request.query_params.getall(name) for name in request.query_params}
+    for name, values in asked.items():
+        if len(values) > MAX_CHOSEN:
+            raise Invalid(f"{name[:64]} has {len(values)} values: choose at most {MAX_CHOSEN}, or all", param=name[:64])
+    return {name: [value.strip()[:200] for value in values] for name, values in asked.items()}
 
 
 def _range(request: AnyRequest, reach: Reach) -> tuple[str, Window]:
@@ -110,10 +117,10 @@ def _thresholds(thresholds: tuple[Threshold, ...]) -> str:
     return msgspec.json.encode([(each.value, COLOURS.get(each.color, "good")) for each in thresholds]).decode()
 
 
-def grafana_link(ui: Ui, uid: str, chosen: Mapping[str, str]) -> str:
+def grafana_link(ui: Ui, uid: str, chosen: Mapping[str, Sequence[str]]) -> str:
     """A dashboard in the configured Grafana with these choices made; empty where none is configured."""
     url = ui.house.settings.grafana_url.rstrip("/")
     if not url:
         return ""
-    values = {f"var-{name}": "$__all" if value == ALL else value for name, value in chosen.items()}
-    return f"{url}/d/{uid}{'?' + urlencode(values) if values else ''}"
+    values = {f"var-{name}": ["$__all" if value == ALL else value for value in values] for name, values in chosen.items()}
+    return f"{url}/d/{uid}{'?' + urlencode(values, doseq=True) if values else ''}"

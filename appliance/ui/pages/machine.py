@@ -119,7 +119,7 @@ def scheduler_pieces(ui: Ui) -> Mapping[str, str]:
     """What moves on the scheduler's page."""
     telemetry = ui.house.telemetry
     newest = list(islice(telemetry.ledger.newest_first(), SHOWN_STEPS))
-    tenants = tenant_shares(telemetry.engine.load.tenants if telemetry.engine.load else (), newest)
+    tenants = tenant_shares(telemetry.engine.load.tenants if telemetry.engine.load else (), telemetry.engine.pages_by_tenant(), newest)
     values: dict[str, dict[str, Any]] = {
         "tenants": {"tenants": tenants[:SHOWN_TENANTS], "more": max(0, len(tenants) - SHOWN_TENANTS)},
         "steps": {"steps": [StepRow(record, work_of(record)) for record in newest], "max_step_ms": ui.house.settings.engine.max_step_ms},
@@ -127,7 +127,7 @@ def scheduler_pieces(ui: Ui) -> Mapping[str, str]:
     return {f"live-{name}": ui.views.fragment(f"machine/{name}.html", **given) for name, given in values.items()}
 
 
-def tenant_shares(loads: tuple[TenantLoad, ...], records: list[StepRecord]) -> list[TenantShare]:
+def tenant_shares(loads: tuple[TenantLoad, ...], pages: Mapping[str, int], records: list[StepRecord]) -> list[TenantShare]:
     """A row a tenant, who was served least first, as the scheduler takes them."""
     work: defaultdict[str, float] = defaultdict(float)
     for record in records:
@@ -146,7 +146,7 @@ def tenant_shares(loads: tuple[TenantLoad, ...], records: list[StepRecord]) -> l
             running=sum(load.running_rows for load in lanes),
             queued=sum(load.queued_rows for load in lanes),
             queued_tokens=sum(load.queued_tokens for load in lanes),
-            pages=max(load.pages for load in lanes),
+            pages=pages.get(tenant_id, 0),
             share=work.get(tenant_id, 0.0) / total,
         )
         for tenant_id, lanes in by_tenant.items()

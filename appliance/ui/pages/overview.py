@@ -108,7 +108,7 @@ def kv_bar(ui: Ui) -> list[Slice]:
     load = ui.house.telemetry.engine.load
     if load is None:
         return []
-    by_tenant = {tenant.tenant_id: tenant.pages for tenant in load.tenants if tenant.pages}
+    by_tenant = ui.house.telemetry.engine.pages_by_tenant()
     most = sorted(by_tenant.items(), key=lambda item: (-item[1], item[0]))[:SHOWN_HOLDERS]
     others = load.pages_used - sum(pages for _, pages in most)
     parts: list[tuple[str, str, float]] = [(tenant_id, f"tenant-{index}", pages) for index, (tenant_id, pages) in enumerate(most)]

@@ -26,7 +26,7 @@ from appliance.ui.forms import Form, read_form
 from appliance.ui.parts import Ui
 from appliance.ui.sla_form import GROUPS, OVERRIDE, all_inputs, given_inputs, read_overrides
 from appliance.ui.streams import live_stream
-from appliance.ui.tenant_facts import limit_uses
+from appliance.ui.tenant_facts import kv_use, limit_uses
 from appliance.ui.views import AnyRequest
 from appliance.ui.wording import plain
 
@@ -155,8 +155,11 @@ def tenant_pieces(ui: Ui, found: TenantWithTier, *, may_write: bool) -> Mapping[
     slug, house = found.tenant.slug, ui.house
     policy = house.control.directory.snapshot.policies.get(slug, found.policy)
     running = sorted((report for report in house.backend.reports() if report.tenant_id == slug), key=lambda report: report.received_ns)
+    uses = limit_uses(policy, house.admission.use_of(policy))
+    if house.telemetry.engine.num_pages:
+        uses.append(kv_use(policy, house.telemetry.engine.pages_by_tenant()[slug], house.telemetry.engine.num_pages))
     values: dict[str, dict[str, Any]] = {
-        "limits": {"uses": limit_uses(policy, house.admission.use_of(policy))},
+        "limits": {"uses": uses},
         "objectives": {"views": house.telemetry.slo.views(slug)},
         "running": {"running": running, "may_write": may_write},
     }

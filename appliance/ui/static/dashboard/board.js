@@ -49,7 +49,30 @@
     if (newest) show(newest);
   }
 
-  document.getElementById("choices").addEventListener("change", (event) => event.currentTarget.requestSubmit());
+  const choices = document.getElementById("choices");
+  const lists = [...choices.querySelectorAll(".several")];
+  choices.addEventListener("change", (event) => {
+    const list = event.target.closest(".several");
+    if (!list) return void choices.requestSubmit();
+    // "all" is ticked alone; the list is sent when it is closed
+    const [everything, ...values] = list.querySelectorAll("input");
+    if (event.target === everything) for (const value of values) value.checked = false;
+    everything.checked = !values.some((value) => value.checked);
+  });
+  for (const list of lists) {
+    list.addEventListener("toggle", () => {
+      if (!list.open && [...list.querySelectorAll("input")].some((each) => each.checked !== each.defaultChecked)) choices.requestSubmit();
+    });
+  }
+  document.addEventListener("click", (event) => {
+    for (const list of lists) if (!list.contains(event.target)) list.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    const open = event.key === "Escape" && lists.find((list) => list.open);
+    if (!open) return;
+    open.open = false;
+    open.querySelector("summary").focus();
+  });
   document.addEventListener("visibilitychange", load);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let width = board.clientWidth;
