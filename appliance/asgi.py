@@ -92,6 +92,8 @@ def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) ->
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time; else the library complains at each engine's start
     log_level = LogLevel(settings.log_level)
     set_up_logs(log_level, settings.log_format, Terminal(lambda: sys.stderr))
+    if settings.log_prompts:
+        log.warning("prompts_are_logged", at_level="debug", level=settings.log_level, remedy="leave --log-prompts out")
     try:
         uvloop.run(_serve(settings, engine_command, log_level))
     except (StartFailed, PortTaken, PrefixFileError, SettingsError, SchemaError) as error:
@@ -270,6 +272,7 @@ def _build(
         patience,
         LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens, one_engine=engine_of["fast"] == engine_of["slow"]),
         share=peers.share,
+        logs_prompts=settings.log_prompts,
     )
     health = Health(gate, control.directory, lambda: engines.heartbeat_age_s, lambda: gate.down)
     explainer = ExplainService(telemetry, backend.report_of, names_tenants=settings.explain_names_tenants)

@@ -113,6 +113,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Least severe log line written."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto` is console on a terminal, else JSON, one object a line."""
+    log_prompts: bool = False
+    """Debugging only: show prompts, which are your tenants' text, in the log line `submitted` of level `debug`. Off: no line holds text."""
     bootstrap_api_key: str = ""
     """First key of tenant `default`: any 16 or more printable characters; empty makes one up at the first start."""
     bootstrap_admin_token: str = ""

@@ -96,6 +96,23 @@ def test_the_level_changes_while_it_runs_is_audited_and_no_level_shows_text(tmp_
         assert "secret" not in served.log()
 
 
+def test_prompts_are_logged_where_a_flag_says_so_and_then_at_level_debug_only(tmp_path: Path, export: Path) -> None:
+    with serving(tmp_path, export, "log_format=json", "log_prompts=true") as served:
+        admin = {"Authorization": f"Bearer {ADMIN}"}
+        chat = {"messages": [{"role": "user", "content": "a secret question"}], "max_tokens": 2}
+
+        def prompts() -> list[list[str]]:
+            """Of all requests so far."""
+            httpx.post(served.url + "/v1/chat/completions", json=chat, headers=HEADERS).raise_for_status()
+            httpx.post(served.url + "/v1/completions", json={"prompt": ["a secret", "plan"], "max_tokens": 2}, headers=HEADERS)
+            return [json.loads(line)["prompts"] for line in served.log().splitlines() if '"prompts":' in line]
+
+        assert prompts() == [] and "secret" not in served.log() and "prompts_are_logged" in served.log()
+        assert httpx.put(served.url + "/api/v1/log-level", json={"level": "debug"}, headers=admin).status_code == 200
+        [[conversation], plain] = prompts()
+        assert "a secret question" in conversation and plain == ["a secret", "plan"]
+
+
 class FakeTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -169,7 +169,7 @@ async def read_messages(messages: list[ChatMessage], model: TextModel) -> Prompt
         raise Invalid(text, param="messages", code="context_length_exceeded")
     rendered = template_messages(messages)
     _check_text_length("messages", sum(len(message["content"]) for message in rendered), model)
-    return Prompt(await model.encode_chat(rendered))
+    return Prompt(await model.encode_chat(rendered), rendered)
 
 
 def _count_prompts(prompt: PromptInput) -> int:

@@ -84,7 +84,10 @@ class InferenceService:
         patience: Patience,
         lane_rules: LaneRules = LaneRules(),  # noqa: B008 (frozen)
         share: Callable[[str], Share] = lambda _tenant_id: WHOLE,
+        *,
+        logs_prompts: bool = False,
     ) -> None:
+        """`logs_prompts`: the log line of a submitted request holds the text of its prompts."""
         self._directory = directory
         self._admission = admission
         self._backend = backend
@@ -94,6 +97,7 @@ class InferenceService:
         self._share = share
         self._lane_rules = lane_rules
         self._patience = patience
+        self._logs_prompts = logs_prompts
 
     async def open(self, call: Call, route: AnyRoute) -> Exchange:
         """Admit a request and submit it to the engine; what is returned answers it.
@@ -172,6 +176,7 @@ class InferenceService:
             lane=proposal.lane,
             prompt_tokens=[len(prompt.token_ids) for prompt in intake.prompts],
             most_tokens=intake.most_tokens,
+            **({"prompts": _texts(intake, served.model)} if self._logs_prompts else {}),
         )
         return Exchange(job, intake.make_format(self._head(call, route, served)), self._patience)
 
@@ -365,6 +370,11 @@ def _choices(intake: Intake, served: Served) -> list[Choice]:
         for prompt_index, (prompt, sampling, bound) in enumerate(zip(intake.prompts, intake.samplings, intake.bounds, strict=True))
         for output_index in range(n)
     ]
+
+
+def _texts(intake: Intake, model: TextModel) -> list[str]:
+    """The prompts as they were sent, conversations as the template rendered them, token ids as their texts."""
+    return ["".join(map(model.tokenizer.token_text, prompt.token_ids)) if prompt.text is None else prompt.text for prompt in intake.prompts]
 
 
 def _samplings(intake: Intake) -> list[Sampling]:

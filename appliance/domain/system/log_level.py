@@ -37,7 +37,7 @@ class LogLevelController(Controller):
         database: NamedDependency[Database],
         actor: NamedDependency[Actor],
     ) -> LogLevelBody:
-        """From the next line on. `debug` adds lines about requests, and no text of theirs."""
+        """From the next line on. `debug` adds lines about requests, with no text of theirs unless `log_prompts` is set."""
         async with database.write() as session:
             record(session, actor, "log_level.update", "log-level", {"level": log_level.name}, {"level": data.level})
         log_level.name = data.level
