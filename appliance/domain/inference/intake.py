@@ -1,7 +1,7 @@
 """From a request body to what the engine is asked for. One function a route; all refuse before anything is submitted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from appliance.domain.inference.schemas import (
 from appliance.domain.slas.decisions import Task
 from appliance.errors import Invalid
 from appliance.text.model import TextModel
+from appliance.text.tokenizer import Tokenizer
 from engine.wire import Sampling
 
 MAX_PROMPT_CHARS_PER_TOKEN = 64
@@ -79,6 +80,17 @@ class Route[Body: SamplingFields]:
     """What it is for where the request does not say."""
     read: Callable[[Body, Terms], Awaitable[Intake]]
     """Raises `Invalid`."""
+
+
+def prompt_texts(intake: Intake, tokenizer: Tokenizer) -> list[str]:
+    """The prompts as they were sent; conversations and token ids as the model reads them, special tokens by their names."""
+    return [_text_of(prompt.token_ids, tokenizer) if prompt.text is None else prompt.text for prompt in intake.prompts]
+
+
+def _text_of(token_ids: Iterable[int], tokenizer: Tokenizer) -> str:
+    """Joined as bytes: a character may be spread over tokens."""
+    pieces = (tokenizer.token_bytes[token_id] or tokenizer.token_text(token_id).encode() for token_id in token_ids)
+    return b"".join(pieces).decode(errors="replace")
 
 
 async def read_completion(body: CompletionRequest, terms: Terms) -> Intake:
@@ -169,7 +181,7 @@ async def read_messages(messages: list[ChatMessage], model: TextModel) -> Prompt
         raise Invalid(text, param="messages", code="context_length_exceeded")
     rendered = template_messages(messages)
     _check_text_length("messages", sum(len(message["content"]) for message in rendered), model)
-    return Prompt(await model.encode_chat(rendered), rendered)
+    return Prompt(await model.encode_chat(rendered))
 
 
 def _count_prompts(prompt: PromptInput) -> int:

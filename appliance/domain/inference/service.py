@@ -19,7 +19,7 @@ from appliance.domain.inference.choice import Choice
 from appliance.domain.inference.exchange import Exchange
 from appliance.domain.inference.facts import CLIENT_CLOSED_STATUS, Cancellation, JobFacts, engine_gone
 from appliance.domain.inference.formats import Head
-from appliance.domain.inference.intake import AnyRoute, Intake, Terms, read_messages, read_text
+from appliance.domain.inference.intake import AnyRoute, Intake, Terms, prompt_texts, read_messages, read_text
 from appliance.domain.inference.job import Job
 from appliance.domain.inference.output_caps import cap_of, task_of
 from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
@@ -176,7 +176,7 @@ class InferenceService:
             lane=proposal.lane,
             prompt_tokens=[len(prompt.token_ids) for prompt in intake.prompts],
             most_tokens=intake.most_tokens,
-            **({"prompts": _texts(intake, served.model)} if self._logs_prompts else {}),
+            **({"prompts": prompt_texts(intake, served.model.tokenizer)} if self._logs_prompts else {}),
         )
         return Exchange(job, intake.make_format(self._head(call, route, served)), self._patience)
 
@@ -370,11 +370,6 @@ def _choices(intake: Intake, served: Served) -> list[Choice]:
         for prompt_index, (prompt, sampling, bound) in enumerate(zip(intake.prompts, intake.samplings, intake.bounds, strict=True))
         for output_index in range(n)
     ]
-
-
-def _texts(intake: Intake, model: TextModel) -> list[str]:
-    """The prompts as they were sent, conversations as the template rendered them, token ids as their texts."""
-    return ["".join(map(model.tokenizer.token_text, prompt.token_ids)) if prompt.text is None else prompt.text for prompt in intake.prompts]
 
 
 def _samplings(intake: Intake) -> list[Sampling]:
