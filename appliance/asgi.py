@@ -29,6 +29,7 @@ from appliance.db.backup import is_sqlite, sqlite_path
 from appliance.db.revision import SchemaError
 from appliance.domain.admins.first_owner import SETUP_TOKEN_FILE
 from appliance.domain.admission.gate import Gate, Gates, GateState
+from appliance.domain.admission.limit_use import limit_uses
 from appliance.domain.admission.load_view import load_view_of
 from appliance.domain.admission.prediction import Predictor
 from appliance.domain.admission.service import Admission
@@ -74,6 +75,12 @@ from appliance.ui.start_log import StartLog
 from engine.wire import Progress, Ready, TenantPolicy
 
 log = structlog.get_logger(__name__)
+
+ADMIN_CONTROLLERS = (
+    LaneController, ConfigurationController, SlowController, TailController, SloController, DumpController, LogLevelController,
+    RequestController,
+)  # fmt: skip
+"""Of the admin API, those that show or change other parts of the process than the database."""
 
 ENGINE_COMMAND = (sys.executable, "-m", "engine", "run")
 RUN_FILE = "run.json"
@@ -262,6 +269,7 @@ def _build(
             )
         )
     )
+    telemetry.limits.ratios_of = lambda policy: {use.field: use.ratio for use in limit_uses(policy, admission.use_of(policy))}
     inference = InferenceService(
         control.directory,
         admission,
@@ -318,17 +326,7 @@ def _build(
         trace_sample_ratio=settings.otlp_sample_ratio if settings.otlp_endpoint else 0.0,
         log_level=log_level,
         metrics_need_key=not (settings.metrics_without_key or is_loopback(settings.host)),
-        admin=admin_router(
-            control,
-            LaneController,
-            ConfigurationController,
-            SlowController,
-            TailController,
-            SloController,
-            DumpController,
-            LogLevelController,
-            RequestController,
-        ),
+        admin=admin_router(control, *ADMIN_CONTROLLERS),
     )
     telemetry.host.engine_pids = engines.pids
     return _House(

@@ -32,6 +32,8 @@ ROW_KINDS = ("decode", "prefill")
 PAGE_STATES = ("free", "used", "cached")
 SWAP_DIRECTIONS = ("out", "in")
 KV_LIMITS = ("reserve", "cap")
+LIMITS = ("max_concurrency", "max_queued", "rpm", "tpm", "tokens_per_day", "tokens_per_month")
+"""Ceilings of a tenant, by the field of its tier."""
 EVICTION_POLICIES = ("lru", "lfu", "size", "weighted-lru", "decayed-lfu")
 EVICTION_VICTIMS = ("over_cap", "over_reserve", "own")
 PROCESSES = ("control", "engine")
@@ -114,6 +116,8 @@ TENANT_KV_LIMIT = Family(
     "tenant_kv_limit_ratio", "gauge", "Share of the KV pool that a tenant's tier sets aside for it, and the most it may use.",
     (*TENANT_LABELS, "limit"),
 )  # fmt: skip
+
+LIMIT_USE = Family("limit_use_ratio", "gauge", "Share of a tenant's ceiling that is in use; at 1 it is refused.", (*TENANT_LABELS, "limit"))
 
 SLO_LABELS = (*REQUEST_LABELS, "slo")
 SLO_REQUESTS = Family(
@@ -204,7 +208,7 @@ MISMATCHES = Family(
 
 FAMILIES = (
     REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL,
-    DECODE, STREAM_WRITE, REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS, TENANT_KV_PAGES, TENANT_KV_LIMIT,
+    DECODE, STREAM_WRITE, REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS, TENANT_KV_PAGES, TENANT_KV_LIMIT, LIMIT_USE,
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,

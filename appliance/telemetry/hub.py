@@ -25,6 +25,7 @@ from appliance.telemetry.requests import Outcome, RequestMetrics, RequestReport,
 from appliance.telemetry.slo import SloBook
 from appliance.telemetry.split import split_of
 from appliance.telemetry.tenant_labels import TenantLabels
+from appliance.telemetry.tenant_limits import TenantLimits
 from appliance.telemetry.tenant_memory import TenantMemory
 from appliance.telemetry.vllm_names import VllmNames
 from engine.wire import ONLY_ENGINE, Load, Ready, StepDone, TenantPolicy
@@ -69,6 +70,7 @@ class Telemetry:
         self.device_time = DeviceTime(self.tenants.of)
         self.engine = EngineMetrics(registry, engines)
         self.memory = TenantMemory(self.tenants, self.engine.books)
+        self.limits = TenantLimits(registry, self.tenants)
         self.slo = SloBook(registry, self.tenants, clock_s)
         self.reviewer = Reviewer(self.recorded, self.tenants.of, time.time)
         self.host = HostMetrics(registry, cards or Nvml(), options.device_hour_price)
@@ -92,7 +94,15 @@ class Telemetry:
         """What a step with next to no work takes: the least that an engine measured, as all have one model and device."""
         self._exposition = Exposition()
         self._rendering = threading.Lock()
-        of_tenants = (*self.requests.metrics, *self.lanes.metrics, self.device_time, self.memory, *self.slo.metrics, self.reviewer)
+        of_tenants = (
+            *self.requests.metrics,
+            *self.lanes.metrics,
+            self.device_time,
+            self.memory,
+            self.limits.use,
+            *self.slo.metrics,
+            self.reviewer,
+        )
         for collector in (*of_tenants, *self.engine.metrics, *self.host.metrics, self.traces, self.accounting.mismatches):
             self._exposition.add(collector)
         if options.vllm_names:
@@ -109,6 +119,7 @@ class Telemetry:
         self.lanes.bind(*model)
         self.device_time.bind(*model)
         self.memory.bind(*model)
+        self.limits.bind(*model)
         self.slo.bind(*model)
         self.reviewer.bind(*model)
         self.engine.books[engine].bind(ready)
@@ -134,9 +145,10 @@ class Telemetry:
         self._forget(self.tenants.sync(tenant_ids))
 
     def sync_policies(self, policies: Mapping[str, TenantPolicy]) -> None:
-        """As `sync_tenants`, with their targets and their shares of the memory."""
+        """As `sync_tenants`, with their targets, limits and shares of the memory."""
         self.sync_tenants(policies)
         self.memory.sync(policies)
+        self.limits.sync(policies)
         self.slo.sync(policies)
 
     def gap_observer(self, lane: str, tenant_id: str) -> Callable[[float], None]:
@@ -174,6 +186,7 @@ class Telemetry:
             self._rebalanced_s = self._clock_s()
             self._forget(self.tenants.rebalance())
         self.slo.show()
+        self.limits.show()
 
     def render(self, *, openmetrics: bool = False) -> bytes:
         """The exposition. Call it from a thread: 100 tenants take up to 12 ms."""
@@ -189,6 +202,7 @@ class Telemetry:
         labels = tuple(labels)
         self.device_time.forget(labels)
         self.slo.forget(labels)
+        self.limits.forget(labels)
         self.reviewer.forget(labels)
         self.requests.show_tenants()
 

@@ -180,6 +180,15 @@ TENANT_PAGE = Page(
                     ),
                 ),
                 Panel(
+                    title="Limits in use",
+                    description=(
+                        "Of each ceiling that the tenant has, by the field of its tier. At 1 it is refused: raise the field if that is not "
+                        "meant, or ask what the tenant sends."
+                    ),
+                    unit="percentunit",
+                    queries=(Query(f"max by (limit) (fairlane_limit_use_ratio{{{_TENANT}}})", "{{limit}}"),),
+                ),
+                Panel(
                     title="Tokens",
                     description="Prompt, cached and generated tokens a second. Cached far below prompt: its prompts do not begin alike.",
                     unit="tokens/s",

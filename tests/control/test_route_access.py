@@ -14,30 +14,30 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import update
 
 from appliance.app import Parts, create_app
+from appliance.asgi import ADMIN_CONTROLLERS
 from appliance.dashboards.own import OwnMetrics
 from appliance.dashboards.viewer import Viewer
 from appliance.db.base import utc_now
 from appliance.domain.admins.models import AdminToken
 from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
-from appliance.domain.configuration.controller import ConfigurationController
+from appliance.domain.explain.debug import DebugController
 from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
-from appliance.domain.inference.cancelling import Canceller, RequestController
+from appliance.domain.inference.cancelling import Canceller
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.health import Health
-from appliance.domain.system.lanes import LaneController
-from appliance.domain.system.log_level import LogLevelController
 from appliance.domain.tenants.bootstrap import Control, open_control
-from appliance.domain.tenants.routes import admin_router
+from appliance.domain.tenants.routes import admin_router, guarded_router
 from appliance.domain.usage.recorder import UsageRecorder
 from appliance.engines import Engines
 from appliance.logs import LogLevel
 from appliance.problems import EXCEPTION_HANDLERS
 from appliance.route_access import PUBLIC, Access, refuse_undeclared, routes_of
 from appliance.settings import Settings
+from appliance.telemetry.flight.recorder import FlightRecorder, Sources
 from appliance.telemetry.history import History
 from appliance.telemetry.hub import Telemetry
 from appliance.ui.parts import House
@@ -56,6 +56,8 @@ metrics  GET /metrics, GET /load
 admin:read  GET /api/v1/me, POST /api/v1/me/password, POST /api/v1/logout
 admin:read  GET /api/v1/tenants, GET /api/v1/tenants/{slug:str}, GET /api/v1/tenants/{slug:str}/keys
 admin:read  GET /api/v1/config, POST /api/v1/config/plan, GET /api/v1/lanes, GET /api/v1/log-level
+admin:read  GET /api/v1/slow, GET /api/v1/tail, GET /api/v1/slo, GET /debug/{name:str}
+admin:write  POST /api/v1/dump
 admin:write  POST /api/v1/requests/{request_id:str}/cancel, POST /api/v1/config/apply, PUT /api/v1/log-level
 admin:read  GET /api/v1/tiers, GET /api/v1/tiers/{name:str}, GET /api/v1/usage, GET /api/v1/audit
 admin:write  POST /api/v1/tenants, PATCH /api/v1/tenants/{slug:str}, DELETE /api/v1/tenants/{slug:str}
@@ -148,7 +150,10 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
         metrics_need_key=True,
         log_level=LogLevel("info"),
         canceller=house.canceller,
-        admin=admin_router(control, LaneController, ConfigurationController, LogLevelController, RequestController),
+        recorder=FlightRecorder(telemetry, Sources(house.settings, "test", dict, backend.reports), data_dir / "flight"),
+        pages=house.debug,
+        debug=guarded_router(control, DebugController),
+        admin=admin_router(control, *ADMIN_CONTROLLERS),
         ui=ui_router(ui),
     )
 

@@ -217,6 +217,25 @@ def test_kv_pages_are_told_by_tenant_with_what_its_tier_allows(card: ModelCard) 
     assert telemetry.engine.pages_by_tenant() == {"acme": 2, "quiet": 3}
 
 
+def test_what_a_tenant_uses_of_its_ceilings_is_shown_and_goes_with_the_ceiling_and_the_tenant(card: ModelCard) -> None:
+    telemetry = Telemetry(CollectorRegistry(), options=TelemetryOptions(max_tenants=1))
+    used = {"rpm": 0.5, "tpm": 0.25}
+    telemetry.limits.ratios_of = lambda policy: used if policy.tenant_id == "acme" else {"rpm": 1.0}
+    telemetry.sync_policies({name: TenantPolicy(tenant_id=name) for name in ("acme", "quiet")})
+    telemetry.note_ready(Ready(card, "cpu", "xla", {}))
+
+    def shown() -> dict[tuple[str, str], float]:
+        found = [(dict(labels), value) for (name, labels), value in samples(telemetry).items() if name == "fairlane_limit_use_ratio"]
+        return {(labels["tenant"], labels["limit"]): value for labels, value in found}
+
+    assert shown() == {("acme", "rpm"): 0.5, ("acme", "tpm"): 0.25}
+    used = {"rpm": 0.75}
+    telemetry.look()
+    assert shown() == {("acme", "rpm"): 0.75}
+    telemetry.sync_policies({"quiet": TenantPolicy(tenant_id="quiet")})
+    assert shown() == {("quiet", "rpm"): 1.0}
+
+
 def test_openmetrics_is_what_a_scraper_gets_that_asks_for_it(house: House) -> None:
     house.post("/v1/completions", {"prompt": "Hi", "max_tokens": 2})
     answer = house.client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from dataclasses import dataclass
 
 import pytest
 import yaml
@@ -51,27 +52,58 @@ def test_a_rule_reads_series_that_exist_by_labels_that_they_have(rule: Rule) -> 
         assert is_range or not is_counter or rule.name == "FairlaneEngineRestarted", f"{rule.name} reads the counter {selector.name} bare"
 
 
-def test_promtool_accepts_the_rules_and_every_alert_has_a_test_in_which_it_fires() -> None:
+def test_promtool_accepts_the_rules_and_its_tests_of_the_alerts_pass() -> None:
     require_service("promtool", program="promtool")
     subprocess.run(["promtool", "check", "rules", str(RECORDS), str(ALERTS)], check=True, capture_output=True)
     ran = subprocess.run(["promtool", "test", "rules", *map(str, TESTS)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    expectations = [each for path in TESTS for test in yaml.safe_load(path.read_text())["tests"] for each in test["promql_expr_test"]]
-    fires = {
-        name
-        for each in expectations
-        for name in re.findall(r"Fairlane\w+", f"{each['expr']} {each['exp_samples']}")
-        if any(sample["value"] > 0 for sample in each["exp_samples"])
-    }
-    quiet = {
-        name
-        for each in expectations
-        for name in re.findall(r"Fairlane\w+", each["expr"])
-        if not any(s["value"] > 0 for s in each["exp_samples"])
-    }
-    names = {rule.name for rule in rules_of(ALERTS)}
-    assert fires == names
-    assert quiet == names - {"FairlaneSLOBurnTrickle"}  # its test says which tenants it fires for, and so that it does not for others
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a test of promtool expects of an alert at a time (s): `where` are its matchers, of one group of series."""
+
+    group: str
+    where: str
+    step_s: int
+    at_s: int
+    fires: bool
+
+
+def moments(alert: str) -> list[Moment]:
+    """In all tests."""
+    found: list[Moment] = []
+    for path in TESTS:
+        file = yaml.safe_load(path.read_text())
+        for test in file["tests"]:
+            for each in test["promql_expr_test"]:
+                matchers = re.search(rf'ALERTS{{alertname="{alert}", (.*?)alertstate="firing"}}', each["expr"])
+                if matchers is not None:
+                    fires = any(sample["value"] > 0 for sample in each["exp_samples"])
+                    step_s, at_s = seconds(file["evaluation_interval"]), seconds(each["eval_time"])
+                    found.append(Moment(test["name"], matchers[1], step_s, at_s, fires))
+    return found
+
+
+def seconds(text: str) -> int:
+    """As promtool writes durations."""
+    return sum(int(number) * {"d": 86_400, "h": 3_600, "m": 60, "s": 1}[unit] for number, unit in re.findall(r"(\d+)([dhms])", text))
+
+
+@pytest.mark.parametrize("rule", rules_of(ALERTS), ids=lambda rule: rule.name)
+def test_an_alert_is_tested_as_it_fires_the_minute_before_when_it_ends_with_few_requests_and_for_a_tenant_that_is_removed(
+    rule: Rule,
+) -> None:
+    found = moments(rule.name)
+    quiet = {(each.group, each.at_s) for each in found if not each.fires}
+    begins = [each for each in found if each.fires and (each.group, each.at_s - each.step_s) in quiet]
+    assert begins, "no test in which it fires and did not the minute before"
+    assert any((each.group, at_s) in quiet for each in begins for _, at_s in quiet if at_s > each.at_s), "no test in which it ends"
+    if re.search(r"increase\(.*\)\) >= \d{1,}", rule.expr) and "starts_total" not in rule.expr:
+        assert any('="tiny"' in each.where and not each.fires for each in found), "no test with few requests"
+    if "tenant" in rule.expr:
+        gone = [each for each in found if 'tenant="gone"' in each.where]
+        assert any(one.fires and not other.fires and one.at_s < other.at_s for one in gone for other in gone), "no test of a removed tenant"
 
 
 def test_alertmanager_accepts_the_example_and_routes_by_tenant_and_severity() -> None:

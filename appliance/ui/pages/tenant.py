@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
 from appliance.domain.admins.guard import actor_of
+from appliance.domain.admission.limit_use import limit_uses
 from appliance.domain.audit.service import list_events
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.service import TenantWithTier, delete_tenant, find_tenant, update_tenant
@@ -26,7 +27,7 @@ from appliance.ui.forms import Form, read_form
 from appliance.ui.parts import Ui
 from appliance.ui.sla_form import GROUPS, OVERRIDE, all_inputs, given_inputs, read_overrides
 from appliance.ui.streams import live_stream
-from appliance.ui.tenant_facts import kv_use, limit_uses
+from appliance.ui.tenant_facts import kv_use
 from appliance.ui.views import AnyRequest
 from appliance.ui.wording import plain
 

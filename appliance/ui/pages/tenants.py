@@ -11,6 +11,7 @@ from litestar.response import Redirect
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.domain.admins.guard import actor_of
+from appliance.domain.admission.limit_use import LimitUse, limit_uses, tightest
 from appliance.domain.slas.service import list_tiers
 from appliance.domain.tenants.decisions import STATUSES
 from appliance.domain.tenants.service import TenantOrder, TenantWithTier, create_tenant, list_slugs, tenants_by_slug
@@ -21,7 +22,7 @@ from appliance.telemetry.slo import SloView
 from appliance.ui.forms import Form, one_of, read_form
 from appliance.ui.paging import Paging
 from appliance.ui.parts import Ui
-from appliance.ui.tenant_facts import LimitUse, limit_uses, tightest, worst_by_tenant
+from appliance.ui.tenant_facts import worst_by_tenant
 from appliance.ui.views import AnyRequest
 
 STORED_ORDERS: tuple[TenantOrder, ...] = ("slug", "name", "tier", "status")
