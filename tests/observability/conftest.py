@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         with running_monitoring(folder, target) as monitoring, Traffic(appliance) as traffic:
             traffic.add_tenant(STRICT, "interactive", ttft_ms=1, tpot_ms=1)  # nobody could: its budget burns
             traffic.add_tenant(NOISY, "standard", queue_ttl_ms=None)  # it waits as long as it takes
-            traffic.add_tenant("limited", "standard", rpm=3)
+            traffic.add_tenant("limited", "standard", rpm=6)
             traffic.add_tenant(GONE, "standard")
             traffic.start()
             monitoring.until(lambda: traffic.sent.statuses[GONE, 200] and traffic.sent.statuses[NOISY, 200])
@@ -45,4 +45,5 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             ):
                 monitoring.until(lambda fact=fact: monitoring.query(fact))
             monitoring.until(lambda: traffic.sent.cancelled[NOISY] and traffic.sent.statuses["limited", 429])
+            traffic.ease()
             yield Run(appliance, monitoring, traffic)

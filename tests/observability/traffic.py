@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,11 +34,15 @@ class Sent:
         return sum(count for (name, _), count in self.statuses.items() if name == tenant) + self.cancelled[tenant]
 
 
+STOPS_WITHIN_S = 60.0
+
+
 class Traffic:
     """Clients in threads, until the block ends."""
 
     def __init__(self, appliance: Appliance) -> None:
         self.sent = Sent()
+        self._pace_s = 0.0
         self._appliance = appliance
         self._keys: dict[str, str] = {}
         self._stop = threading.Event()
@@ -65,21 +70,29 @@ class Traffic:
         """A quiet tenant whose target nobody could meet, a noisy one with long prompts, cancels and refusals, and one that leaves."""
         for index in range(4):
             self._run(lambda index=index: self.complete(NOISY, f"{index} " + "word " * 250, 24, stream=bool(index % 2)))
+        for tenant in (NOISY, STRICT):
+            self._run(lambda tenant=tenant: self.complete(tenant, "Say it later.", 4, stream=False, lane="batch"), pause_s=0.5)
         self._run(lambda: self.complete(STRICT, "Say hello.", 12, stream=True))
         self._run(lambda: self.complete(STRICT, "Say hello again.", 8, stream=False))
         self._run(lambda: self.cancel(NOISY), pause_s=0.5)
         self._run(lambda: self.complete("limited", "Say no.", 4, stream=False), pause_s=0.3)
         self._run(lambda: self.complete(GONE, "Say goodbye.", 4, stream=True), pause_s=0.3)
 
+    def ease(self) -> None:
+        """Go on at a pace that leaves the machine to who looks at it: everything that is to be seen has happened."""
+        self._pace_s = 1.0
+
     def stop(self) -> None:
         """No more requests; those in flight come to their end."""
         self._stop.set()
+        deadline_s = time.monotonic() + STOPS_WITHIN_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        assert not any(thread.is_alive() for thread in self._threads), f"a request is still under way after {STOPS_WITHIN_S:g} s"
 
-    def complete(self, tenant: str, prompt: str, max_tokens: int, *, stream: bool) -> None:
+    def complete(self, tenant: str, prompt: str, max_tokens: int, *, stream: bool, lane: str | None = None) -> None:
         """One request, to its end."""
-        body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": stream}
+        body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": stream, "lane": lane}
         if stream:
             body["stream_options"] = {"include_usage": True}
         with self._client(tenant) as client:
@@ -105,14 +118,16 @@ class Traffic:
                 self.sent.statuses[tenant, response.status_code] += 1
 
     def _client(self, tenant: str) -> httpx.Client:
-        return httpx.Client(base_url=self._appliance.base_url, headers={"Authorization": f"Bearer {self._keys[tenant]}"}, timeout=120)
+        return httpx.Client(
+            base_url=self._appliance.base_url, headers={"Authorization": f"Bearer {self._keys[tenant]}"}, timeout=STOPS_WITHIN_S
+        )
 
     def _run(self, work: Callable[[], None], pause_s: float = 0.0) -> None:
         def go() -> None:
             while not self._stop.is_set():
                 with contextlib.suppress(httpx.HTTPError):
                     work()
-                self._stop.wait(pause_s)
+                self._stop.wait(max(pause_s, self._pace_s))
 
         self._threads.append(threading.Thread(target=go))
         self._threads[-1].start()
