@@ -65,7 +65,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Doorkeeper:
-    """The guard of all pages."""
+    """The guard of all pages. While the database is lost, those who were in can look (`appliance/domain/admins/recall.py`)."""
 
     gatekeeper: Gatekeeper
 
@@ -86,11 +86,9 @@ class Doorkeeper:
         needs = SCOPES.get(access) if access else None
         if needs is None:
             raise Forbidden("this route does not say who may use it, so nobody may", code="undeclared_access")
-        admin = await self.gatekeeper.session_admin(session_id) if session_id else None
+        admin = await self._let_in(connection, session_id, changes=changes) if session_id else None
         if admin is None or session_id is None:
             raise NotLoggedIn
-        state = connection.scope.setdefault("state", {})
-        state[ADMIN_STATE], state[SESSION_STATE] = admin, session_id
         if changes:
             self._check_csrf(await read_form(connection), session_id)
         admin.require(needs)
@@ -112,10 +110,7 @@ class Doorkeeper:
     async def session_admin(self, request: Request[Any, Any, Any]) -> Admin | None:
         """Of a public route's caller, where there is a session; it is let in."""
         session_id = request.cookies.get(COOKIE)
-        admin = await self.gatekeeper.session_admin(session_id) if session_id else None
-        if admin is not None:
-            request.scope["state"] |= {ADMIN_STATE: admin, SESSION_STATE: session_id}
-        return admin
+        return await self._let_in(request, session_id, changes=False) if session_id else None
 
     async def is_still_in(self, request: Request[Any, Any, Any]) -> bool:
         """Whether a stream's session goes on. Looking is no use of it: a page left open does not keep a session from ending.
@@ -127,6 +122,21 @@ class Doorkeeper:
             return await self.gatekeeper.session_admin(session_id, is_use=False) is not None
         except Unavailable:
             return True
+
+    async def _let_in(self, connection: Connection, session_id: str, *, changes: bool) -> Admin | None:
+        """Who a cookie belongs to, which the connection's state holds, too. Without a database, whoever was in goes on to look, and
+        nobody changes anything: raises `Unavailable`."""
+        admin = None
+        try:
+            admin = await self.gatekeeper.session_admin(session_id)
+        except Unavailable:
+            admin = self.gatekeeper.recalled_admin(session_id)
+            if admin is None or changes:
+                raise
+        finally:  # also for the page that says why not
+            if admin is not None:
+                connection.scope.setdefault("state", {}).update({ADMIN_STATE: admin, SESSION_STATE: session_id})
+        return admin
 
     def _check_csrf(self, form: Form, bound_to: str) -> None:
         expected = csrf_token(bound_to, self.gatekeeper.pepper)

@@ -33,7 +33,7 @@ def exception_handlers(views: Views) -> dict[int | type[Exception], Any]:
 
     def on_appliance_error(request: AnyRequest, error: ApplianceError) -> Response[str]:
         problem = problem_of(error)
-        return error_page(views, request, problem.status, error.message, dict(problem.headers))
+        return error_page(views, request, problem.status, error.message, dict(problem.headers), error.code == "database_unavailable")
 
     def on_http_error(request: AnyRequest, error: HTTPException) -> Response[Any]:
         if error.status_code >= 500:
@@ -55,11 +55,14 @@ def exception_handlers(views: Views) -> dict[int | type[Exception], Any]:
     }
 
 
-def error_page(views: Views, request: AnyRequest, status: int, message: str, headers: dict[str, str] | None = None) -> Response[str]:
-    """A page that says what is wrong."""
+def error_page(
+    views: Views, request: AnyRequest, status: int, message: str, headers: dict[str, str] | None = None, no_database: bool = False
+) -> Response[str]:
+    """A page that says what is wrong; without a database, also what is left."""
     request_id = request.scope.get("state", {}).get(REQUEST_ID_STATE, "")
     title = TITLES.get(status, "Something went wrong")
-    page = views.page(request, "error.html", status, title=title, message=message, request_id=request_id)
+    values = {"title": title, "message": message, "request_id": request_id, "no_database": no_database}
+    page = views.page(request, "error.html", status, **values)
     headers = {name: value for name, value in (headers or {}).items() if name != "www-authenticate"}
     page.headers.update(headers)
     return page

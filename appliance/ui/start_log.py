@@ -1,10 +1,14 @@
 """How the engines' last starts went: each phase, and when each program was compiled and first called."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from engine.wire import Progress
+
+MAX_EARLIER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class Start:
 
     engine: str
     began_s: float
+    """Of a clock that only grows."""
+    began_at: datetime
     phases: dict[str, Phase] = field(default_factory=dict)
     programs: dict[str, dict[str, float]] = field(default_factory=dict)
     """By shape: after how many seconds it was compiled, and first called."""
@@ -32,17 +38,22 @@ class Start:
 
 
 class StartLog:
-    """Of each engine its last start."""
+    """Of each engine its last start; and the starts before them."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic, wall_s: Callable[[], float] = time.time) -> None:
         self._clock_s = clock_s
+        self._wall_s = wall_s
         self.starts: dict[str, Start] = {}
+        self.earlier: deque[Start] = deque(maxlen=MAX_EARLIER)
+        """Newest first."""
 
     def note(self, engine: str, step: Progress) -> None:
         """An engine got on. A first phase that comes again is a new start."""
         start = self.starts.get(engine)
         if start is None or (step.phase == "prepare" and not step.done):
-            start = self.starts[engine] = Start(engine, self._clock_s())
+            if start is not None:
+                self.earlier.appendleft(start)
+            start = self.starts[engine] = Start(engine, self._clock_s(), datetime.fromtimestamp(self._wall_s(), UTC))
         at_s = self._clock_s() - start.began_s
         known = start.phases.get(step.phase)
         begin_s = known.begin_s if known else start.seconds  # what an engine does before it reports a phase belongs to it

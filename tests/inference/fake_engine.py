@@ -124,7 +124,9 @@ class FakeEngine(asyncio.Protocol):
 
     def become_ready(self, export_dir: str) -> None:
         """What an engine says on its way up."""
-        self.send(Progress("load", 1, 1))
+        for phase in ("prepare", "load"):
+            for done in (0, 1):
+                self.send(Progress(phase, done, 1))
         self.send(Prepared(export_dir))
         self.send(Ready(self.card, "cpu", "xla", {"load": 0.1, "compile": 0.2}))
 

@@ -89,9 +89,9 @@ def test_a_page_that_is_not_there_is_the_nearest_one() -> None:
     assert (Paging.of(0, 1).pages, Paging.of(0, 1).end) == (1, 0)
 
 
-def test_a_start_is_remembered_by_phase_and_program_and_the_next_one_takes_its_place() -> None:
+def test_a_start_is_remembered_by_phase_and_program_and_goes_to_the_earlier_ones_at_the_next() -> None:
     now = [0.0]
-    log = StartLog(lambda: now[0])
+    log = StartLog(lambda: now[0], lambda: 1_800_000_000.0 + now[0])
     for at_s, step in (
         (0, Progress("prepare", 0, 1)),
         (1, Progress("prepare", 1, 1)),
@@ -108,7 +108,8 @@ def test_a_start_is_remembered_by_phase_and_program_and_the_next_one_takes_its_p
     }  # fmt: skip
     assert start.programs == {"d4": {"compile": 3, "warmup": 6}, "p64": {"compile": 5}}
     log.note("0", Progress("prepare", 0, 1))
-    assert log.starts["0"].programs == {}
+    assert log.starts["0"].programs == {} and list(log.earlier) == [start]
+    assert (log.starts["0"].began_at - start.began_at).total_seconds() == 6
 
 
 SECOND_NS = 1_000_000_000

@@ -80,6 +80,11 @@ class Directory:
         """Tokens a minute that the engine measured it can do, or one did at an earlier start; 0: none was ready yet."""
 
     @property
+    def is_lost(self) -> bool:
+        """The database does not answer: the snapshot may be old."""
+        return self._is_lost
+
+    @property
     def flaw(self) -> str:
         """What is wrong with the database, in words; empty: nothing."""
         if self._is_lost:

@@ -89,6 +89,8 @@ class AccessSnapshot:
     """Of the settings' key for /metrics."""
     grantors: Mapping[str, frozenset[Scope]] = field(default_factory=dict[str, frozenset[Scope]])
     """What administrators (by id) and their tokens (`ADMIN/TOKEN`) may do now; disabled, revoked and removed ones are absent."""
+    admin_versions: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of enabled administrators, by id: each change of one makes it higher."""
 
     @property
     def has_owner(self) -> bool:

@@ -10,10 +10,10 @@ from litestar.params import FromPath, JSONBody
 from appliance.db.database import Database
 from appliance.domain.access.directory import Directory
 from appliance.domain.admins.decisions import check_admin_name, check_password, role_of
-from appliance.domain.admins.guard import SESSION_STATE, admin_of, source_of
+from appliance.domain.admins.guard import SESSION_STATE, Gatekeeper, admin_of, source_of
 from appliance.domain.admins.login import LoginService
 from appliance.domain.admins.service import AdminChange, create_admin, delete_admin, find_admin, list_admins, update_admin
-from appliance.domain.admins.sessions import COOKIE, csrf_token, end_session
+from appliance.domain.admins.sessions import COOKIE, csrf_token
 from appliance.domain.admins.token_service import create_token, list_tokens, revoke_token
 from appliance.domain.admins.views import (
     AdminList,
@@ -57,11 +57,11 @@ class SessionController(Controller):
         return Response(answer, cookies=[session_cookie(request, begun.session_id)], headers={"cache-control": "no-store"})
 
     @post("/logout", summary="Log out", opt=READS, status_code=204, responses=problem_responses(*GUARDED, 415))
-    async def logout(self, request: AnyRequest, logins: Logins) -> Response[None]:
+    async def logout(self, request: AnyRequest, gatekeeper: NamedDependency[Gatekeeper]) -> Response[None]:
         """End the session. With a token nothing ends: it would have to be revoked."""
         session_id = request.scope["state"].get(SESSION_STATE)
         if session_id:
-            await end_session(logins.database, session_id, logins.pepper)
+            await gatekeeper.end_session(session_id)
         return Response(None, cookies=[session_cookie(request, None)])
 
     @get("/me", summary="Who am I?", opt=READS, responses=problem_responses(*GUARDED))

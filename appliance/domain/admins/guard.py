@@ -11,13 +11,15 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from appliance.db.database import Database
+from appliance.db.open_file import RETRY_AFTER_S
 from appliance.domain.access.directory import Directory
-from appliance.domain.access.keys import bearer
+from appliance.domain.access.keys import MAX_KEY_CHARS, bearer, digest_key
 from appliance.domain.access.principal import Scope
 from appliance.domain.access.snapshot import Admin
-from appliance.domain.admins.sessions import COOKIE, SessionRules, admin_of_session, csrf_token
+from appliance.domain.admins.recall import SessionRecall
+from appliance.domain.admins.sessions import COOKIE, SessionRules, csrf_token, end_session, find_session
 from appliance.domain.audit.service import Actor
-from appliance.errors import Forbidden, Unauthenticated
+from appliance.errors import Forbidden, Unauthenticated, Unavailable
 from appliance.problems import REQUEST_ID_STATE, require_json
 from appliance.route_access import Access, access_of
 from appliance.strict_requests import sole_header
@@ -47,6 +49,7 @@ class Gatekeeper:
     database: Database
     pepper: bytes
     rules: SessionRules
+    recall: SessionRecall
     wall_s: Callable[[], float]
 
     async def guard(self, connection: Connection, handler: BaseRouteHandler) -> None:
@@ -85,8 +88,26 @@ class Gatekeeper:
 
     async def session_admin(self, session_id: str, *, is_use: bool = True) -> Admin | None:
         """Who a cookie belongs to; None where the session has ended. Without `is_use` it goes on being idle. Raises `Unavailable`."""
-        now = datetime.fromtimestamp(self.wall_s(), UTC)
-        return await admin_of_session(self.database, session_id, self.rules, self.pepper, now, is_use=is_use)
+        if len(session_id) > MAX_KEY_CHARS:
+            return None
+        if self.directory.is_lost:  # one that hangs is not waited for
+            raise Unavailable("the database does not answer", reason="database_unavailable", retry_after_s=RETRY_AFTER_S)
+        digest = digest_key(session_id, self.pepper)
+        found = await find_session(self.database, digest, self.rules, datetime.fromtimestamp(self.wall_s(), UTC), is_use=is_use)
+        self.recall.note(digest, found)
+        return found and found.admin
+
+    def recalled_admin(self, session_id: str) -> Admin | None:
+        """Who a cookie belonged to when the database last answered: good for looking, while it does not."""
+        if len(session_id) > MAX_KEY_CHARS:
+            return None
+        return self.recall.admin(digest_key(session_id, self.pepper), self.directory.snapshot.admin_versions, self.wall_s())
+
+    async def end_session(self, session_id: str) -> None:
+        """The cookie is worth nothing from now on. Raises `Unavailable`."""
+        digest = digest_key(session_id, self.pepper)
+        await end_session(self.database, digest)
+        self.recall.note(digest, None)
 
     def _check_csrf(self, connection: Connection, session_id: str) -> None:
         """A browser sends the cookie along whoever made it ask; only our own pages know the token."""

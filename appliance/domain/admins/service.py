@@ -59,6 +59,12 @@ async def find_admin_by_name(session: AsyncSession, name: str) -> AdminUser:
     return row
 
 
+async def load_admin_versions(session: AsyncSession) -> dict[str, int]:
+    """As `AccessSnapshot.admin_versions` has them."""
+    rows = await session.execute(select(AdminUser.id, AdminUser.version).where(AdminUser.disabled_at.is_(None)))
+    return {row.id: row.version for row in rows}
+
+
 async def has_owner(session: AsyncSession) -> bool:
     """Whether there is an owner, disabled or not."""
     return (await session.scalars(select(AdminUser.id).where(AdminUser.role == Role.OWNER.value).limit(1))).first() is not None

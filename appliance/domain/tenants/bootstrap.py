@@ -23,6 +23,7 @@ from appliance.domain.admins.first_owner import ensure_owner
 from appliance.domain.admins.guard import Gatekeeper
 from appliance.domain.admins.login import LoginService
 from appliance.domain.admins.passwords import Passwords
+from appliance.domain.admins.recall import SessionRecall
 from appliance.domain.admins.sessions import SessionRules
 from appliance.domain.admins.throttle import LoginThrottle
 from appliance.domain.audit.service import Actor, record
@@ -160,7 +161,7 @@ async def open_control(settings: Settings) -> Control:
             capacity_tpm = await read_capacity_tpm(session)
         directory = Directory(source, await source.load(), capacity_tpm=capacity_tpm)
         rules = SessionRules(settings.session_ttl_s, settings.session_idle_s)
-        gatekeeper = Gatekeeper(directory, store.database, store.pepper, rules, time.time)
+        gatekeeper = Gatekeeper(directory, store.database, store.pepper, rules, SessionRecall(), time.time)
         logins = LoginService(
             store.database, store.pepper, rules, passwords, LoginThrottle(), setup_token, monotonic_s=time.monotonic, wall_s=time.time
         )

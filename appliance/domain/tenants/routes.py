@@ -47,6 +47,7 @@ def admin_router(control: Control, *more: type[Controller]) -> Router:
             "caller": Provide(admin_of, sync_to_thread=False),
             "directory": Provide(lambda: control.directory, sync_to_thread=False),
             "logins": Provide(lambda: control.logins, sync_to_thread=False),
+            "gatekeeper": Provide(lambda: control.gatekeeper, sync_to_thread=False),
         },
         security=[{"bearer": []}],
     )

@@ -13,6 +13,7 @@ from appliance.db.base import utc_now
 from appliance.db.database import Database
 from appliance.db.state import CAPACITY_TPM, bump_version, read_capacity_tpm, read_version, take_version_back, write_text
 from appliance.domain.access.snapshot import AccessSnapshot
+from appliance.domain.admins.service import load_admin_versions
 from appliance.domain.admins.token_service import load_admin_tokens, load_grantors
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.slas.decisions import Sla, check_sla, contract_warnings, policy_of, sla_with
@@ -258,6 +259,7 @@ class DatabaseSource:
             keys = await self._cache.keys(session, tenants)
             admin_tokens = await load_admin_tokens(session)
             grantors = await load_grantors(session, admin_tokens.values())
+            admin_versions = await load_admin_versions(session)
         return AccessSnapshot(
             version=version,
             pepper=self._pepper,
@@ -268,6 +270,7 @@ class DatabaseSource:
             admin_tokens=admin_tokens,
             metrics_digest=self._metrics_digest,
             grantors=grantors,
+            admin_versions=admin_versions,
         )
 
     def _with_share(self, policy: TenantPolicy) -> TenantPolicy:

@@ -82,6 +82,11 @@ class UsageRecorder:
         """Age of the oldest usage that is not in the database."""
         return 0.0 if self._behind_since_s is None else max(0.0, self._wall_s() - self._behind_since_s)
 
+    @property
+    def spooled_bytes(self) -> int:
+        """What waits on disk for the database, and would wait for it at the next start."""
+        return self._spool.size(self._spool.path)
+
     async def flush(self) -> bool:
         """Write what was counted since the last time, and what is spooled. False where the database does not answer."""
         async with self._flushing:

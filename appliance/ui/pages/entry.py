@@ -10,7 +10,6 @@ from litestar.response import Redirect
 
 from appliance.domain.admins.controller import session_cookie
 from appliance.domain.admins.guard import SESSION_STATE, source_of
-from appliance.domain.admins.sessions import end_session
 from appliance.errors import ApplianceError, Conflict
 from appliance.problems import REQUEST_ID_STATE, problem_of
 from appliance.route_access import PUBLIC, READS
@@ -78,8 +77,7 @@ class EntryController(Controller):
     @post("/logout", opt=READS)
     async def logout(self, request: AnyRequest, ui: Uis) -> Response[Any]:
         """End the session."""
-        logins = ui.house.control.logins
-        await end_session(logins.database, request.scope["state"][SESSION_STATE], logins.pepper)
+        await ui.house.control.gatekeeper.end_session(request.scope["state"][SESSION_STATE])
         return Redirect(HOME, status_code=303, cookies=[session_cookie(request, None)])
 
     @post("/theme", opt=READS)

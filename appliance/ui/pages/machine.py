@@ -90,7 +90,8 @@ class MachineController(Controller):
     @get("/engine", opt=READS)
     async def engine(self, request: AnyRequest, ui: Uis) -> Response[str]:
         """Model, shapes, start, prefix cache, cards."""
-        return ui.views.page(request, "machine/engine.html", page="engine", pieces=engine_pieces(ui))
+        starts = [(start, start_bar(start)) for start in ui.house.starts.starts.values()]
+        return ui.views.page(request, "machine/engine.html", page="engine", pieces=engine_pieces(ui), starts=starts)
 
     @get("/live/engine", opt=READS)
     async def live_engine(self, request: AnyRequest, ui: Uis) -> Stream:
@@ -105,10 +106,12 @@ class MachineController(Controller):
         values = {
             "live": house.health.live()[1],
             "starts": [(start, start_bar(start)) for start in house.starts.starts.values()],
+            "earlier": [(start, start_bar(start)) for start in house.starts.earlier],
             "engines_up": house.engines.are_up(),
             "engine_starts": house.engines.num_starts(),
             "database": database,
             "unwritten_s": house.usage.unwritten_s,
+            "spooled_bytes": house.usage.spooled_bytes,
             "sums": [(name, found) for name, read in house.telemetry.accounting.checks.items() if (found := read()) is not None],
             "processes": _processes(ui),
         }
@@ -205,6 +208,8 @@ async def _database_facts(ui: Ui) -> dict[str, Any]:
     clock_s = asyncio.get_running_loop().time
     began_s = clock_s()
     facts: dict[str, Any] = {"kind": database.engine.dialect.name, "flaw": directory.flaw, "version": directory.snapshot.version}
+    if directory.is_lost:  # one that hangs is not waited for
+        return facts | {"answers_s": None, "schema": None, "problem": directory.flaw}
     try:
         async with database.read() as session:
             await session.execute(text("SELECT 1"))
