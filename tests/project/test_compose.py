@@ -62,6 +62,13 @@ def test_our_containers_have_a_read_only_root_and_no_capabilities(name):
     assert {each for each in service["environment"] if each.startswith("FAIRLANE_")} <= known
 
 
+def test_cards_are_named_as_every_compose_takes_them():
+    """Compose 1.29, which Debian 12 has, refuses the whole file for a variable where a count of cards stands, whatever the profile."""
+    for service in SERVICES.values():
+        for device in service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", ()):
+            assert "count" not in device and device["device_ids"], device
+
+
 def test_only_the_service_that_pulls_has_the_hubs_token():
     assert [name for name, service in SERVICES.items() if "hf_token" in service.get("secrets", ())] == ["model"]
 
