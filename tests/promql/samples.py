@@ -42,15 +42,15 @@ class Kept:
 
 
 def made_up(seed: int = 7) -> Kept:
-    """Counters rise by fits and starts, begin late, and begin again; gauges wander."""
-    rng = random.Random(seed)
+    """Counters rise by fits and starts, begin late, and begin again; gauges wander. A family's are its own, whatever others there are."""
     by_name: dict[str, list[Samples]] = {}
     for family in FAMILIES:
-        for values in itertools.product(*(CHOICES.get(name, ("x",)) for name in family.labels)):
-            for name, more, column in _series(family, rng):
+        rng = random.Random(f"{seed} {family.name}")
+        for number, values in enumerate(itertools.product(*(CHOICES.get(name, ("x",)) for name in family.labels))):
+            for name, more, column in _series(family, rng, rests=number > 0 and rng.random() < 0.1):
                 labels = {**dict(zip(family.labels, values, strict=True)), **more}
                 by_name.setdefault(name, []).append(Samples(labels, column))
-    return Kept(list(_times_ms(rng)), by_name)
+    return Kept(list(_times_ms(random.Random(seed))), by_name)
 
 
 def _times_ms(rng: random.Random) -> Iterator[int]:
@@ -60,13 +60,14 @@ def _times_ms(rng: random.Random) -> Iterator[int]:
         yield FIRST_MS + tick * EVERY_MS + late_ms + 123
 
 
-def _series(family: Family, rng: random.Random) -> Iterator[tuple[str, dict[str, str], Sequence[float | None]]]:
+def _series(family: Family, rng: random.Random, *, rests: bool) -> Iterator[tuple[str, dict[str, str], Sequence[float | None]]]:
+    """`rests`: a counter that does not rise."""
     born = rng.choice((0, 0, 0, 97))
     match family.kind:
         case "gauge":
             yield family.full_name, {}, [None if tick < born else rng.uniform(0.1, 9) for tick in range(NUM_TICKS)]
         case "counter":
-            yield family.full_name, {}, _counter(rng, born, rng.choice((0.0, *[0.3, 5.0] * 5)))
+            yield family.full_name, {}, _counter(rng, born, 0.0 if rests else rng.choice((0.3, 5.0)))
         case "histogram":
             bounds = ["0", *(f"{bound:g}" for bound in family.grid_s[::9]), "+Inf"]
             cumulated: Sequence[float | None] = [None if tick < born else 0.0 for tick in range(NUM_TICKS)]
