@@ -17,6 +17,8 @@
 PORT ?= 8000
 FAIRLANE_DATA_DIR ?= var
 TESTS ?= tests
+# processes that share the tests, folder by folder (tests/workers.py): much of a test that serves is waiting
+TEST_WORKERS ?= 2
 BENCH_FLAGS ?=
 GPU_COMPILE_FLAGS ?=
 GPU_BENCH_FLAGS ?=
@@ -46,7 +48,7 @@ serve: $(VENV)/.stamp-project
 	  exec $(VENV_PYTHON) -m appliance.cli.main serve --port $(PORT)
 
 test: $(VENV)/.stamp-dev
-	$(VENV_PYTHON) -m pytest $(TESTS)
+	$(VENV_PYTHON) -m pytest -p tests.workers -n $(TEST_WORKERS) --no-loadscope-reorder $(TESTS)
 
 check: $(VENV)/.stamp-dev
 	$(VENV)/bin/ruff format --check --quiet .
