@@ -13,6 +13,8 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 BEYOND = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > 391).map(e => e.outerHTML.slice(0, 90))"
 """What sticks out."""
+NEXT_STEP_MISSING = "[...document.querySelectorAll('.empty')].filter(e => e.querySelectorAll('p').length < 2).map(e => e.innerText)"
+"""Empty places that do not say what fills them."""
 DASHBOARD = "/ui/dashboards/"
 """Beginning of the pages that tests/observability/test_drawn.py looks at, with something drawn on them."""
 
@@ -24,6 +26,7 @@ class Survey:
     barriers: list[str] = field(default_factory=list[str])
     too_wide: list[str] = field(default_factory=list[str])
     complaints: list[str] = field(default_factory=list[str])
+    hollow: list[str] = field(default_factory=list[str])
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,7 @@ def _look(tab: Page, url: str, found: Survey, *, with_axe: bool) -> None:
     assert answer is not None and answer.status == 200, url
     if tab.evaluate("document.documentElement.scrollWidth") > PHONE["width"]:
         found.too_wide.append(f"{url}: {tab.evaluate(BEYOND)}")
+    found.hollow += [f"{url}: {words}" for words in tab.evaluate(NEXT_STEP_MISSING)]
     if with_axe:
         tab.set_viewport_size(DESKTOP)
         found.barriers += [f"{url}: {barrier}" for barrier in barriers(tab)]
@@ -70,6 +74,10 @@ def test_the_browser_has_nothing_to_say_about_any_page(survey: Survey) -> None:
 
 def test_no_page_is_wider_than_a_phone(survey: Survey) -> None:
     assert survey.too_wide == []
+
+
+def test_an_empty_place_says_what_fills_it(survey: Survey) -> None:
+    assert survey.hollow == []
 
 
 def test_an_unknown_page_and_a_missing_tenant_say_so_as_pages(office: Office) -> None:

@@ -18,6 +18,8 @@ CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 """Colours, which docker-compose writes also where nobody sees them."""
 START_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 20.0
+PROBE_TIMEOUT_S = 120.0
 PULL_TIMEOUT_S = 120.0
 SLIM_LEAVES_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists")
 """As Debian's own slim images do, for packages installed later, too."""
@@ -79,8 +81,20 @@ def docker_engine() -> Iterator[Docker]:
         yield Docker(program, environ)
     finally:
         daemon.terminate()
-        daemon.wait(60)
-        shutil.rmtree(folder)
+        try:
+            daemon.wait(60)
+        except subprocess.TimeoutExpired:
+            daemon.kill()  # its containerd ends with it
+            daemon.wait()
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """A folder with all that is mounted in it. What can not be removed is no reason to fail."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in sorted((each for each in mounts if each.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _client() -> str:
@@ -96,11 +110,27 @@ def _client() -> str:
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    """What a program says; one that says nothing in time has failed."""
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", "")
 
 
 def _answers(program: str, environ: dict[str, str]) -> bool:
-    return subprocess.run([program, "info"], env=environ, capture_output=True, check=False).returncode == 0
+    try:
+        return subprocess.run([program, "info"], env=environ, capture_output=True, check=False, timeout=ASK_TIMEOUT_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def require_containers(docker: Docker) -> None:
+    """A container of the base image runs here, and reaches Debian's packages, as the build must. Raises `NoEngine`."""
+    for command, what in ((["true"], "containers do not run here"), (["apt-get", "update", "-qq"], "containers reach no packages")):
+        try:
+            docker.run("run", "--rm", BASE_IMAGE, *command, timeout_s=PROBE_TIMEOUT_S)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            raise NoEngine(f"{what}: {error}") from error
 
 
 def ensure_base(docker: Docker) -> str:
@@ -116,7 +146,10 @@ def ensure_base(docker: Docker) -> str:
         )
     with tempfile.TemporaryDirectory(prefix="fairlane-base-") as scratch:
         root, archive = Path(scratch) / "root", Path(scratch) / "base.tar"
-        run(["debootstrap", "--variant=minbase", BASE_SUITE, str(root)], dict(os.environ))
+        try:
+            run(["debootstrap", "--variant=minbase", BASE_SUITE, str(root)], dict(os.environ))
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            raise NoEngine(f"{BASE_IMAGE} can neither be pulled nor made: {error}") from error
         for path in SLIM_LEAVES_OUT:
             for each in (root / path).iterdir():
                 shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -107,6 +107,12 @@ async def list_keys(session: AsyncSession, tenant_row_id: int, *, after: str = "
         last = await find_key(session, tenant_row_id, after)
         of_tenant = of_tenant.where(tuple_(ApiKey.created_at, ApiKey.id) > (last.created_at, last.id))
     return list((await session.scalars(of_tenant)).all())
+
+
+async def key_names(session: AsyncSession, key_ids: Collection[str]) -> dict[str, str]:
+    """Names of keys by id; ids of none are left out."""
+    rows = await session.execute(select(ApiKey.id, ApiKey.name).where(ApiKey.id.in_(key_ids)))
+    return {row.id: row.name for row in rows}
 
 
 async def find_key(session: AsyncSession, tenant_row_id: int, key_id: str) -> ApiKey:

@@ -12,6 +12,7 @@ from litestar.response import Redirect, Stream
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
+from appliance.domain.access.service import key_names
 from appliance.domain.admins.guard import actor_of
 from appliance.domain.admission.limit_use import limit_uses
 from appliance.domain.audit.service import list_events
@@ -24,6 +25,7 @@ from appliance.route_access import READS, WRITES
 from appliance.ui.columns import columns_by_hour
 from appliance.ui.edits import VERSION, check_confirmed, conflict_page, edit_of
 from appliance.ui.forms import Form, read_form
+from appliance.ui.pages.trial import KEY_ID as TRIAL_KEY
 from appliance.ui.parts import Ui
 from appliance.ui.sla_form import GROUPS, OVERRIDE, all_inputs, given_inputs, read_overrides
 from appliance.ui.streams import live_stream
@@ -125,8 +127,10 @@ class TenantController(Controller):
         async with ui.house.control.store.database.read() as session:
             hours = await group_usage(session, begin, end, slug, ("began_at",))
             sums = await group_usage(session, begin, end, slug, ("key_id", "lane", "outcome"))
+            names = {TRIAL_KEY: "Try it"} | await key_names(session, {keys[0] for keys, _ in sums})
         chart = columns_by_hour({keys[0]: counts for keys, counts in hours}, begin, end)
-        values = {"tenant": found.tenant, "chart": chart, "sums": sums, "span": span, "spans": tuple(SPANS), "begin": begin}
+        values = {"tenant": found.tenant, "chart": chart, "sums": sums, "names": names}
+        values |= {"span": span, "spans": tuple(SPANS), "begin": begin}
         return ui.views.page(request, "tenants/usage.html", page="tenants", **values)
 
     @get("/audit", opt=READS)
