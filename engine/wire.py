@@ -495,6 +495,8 @@ class WorkShare(msgspec.Struct, frozen=True, array_like=True):
     prefill_tokens: int
     context_tokens: int
     """KV tokens read."""
+    draws: bool = False
+    """A token of the sequence came of it."""
 
 
 NOBODY = -1
@@ -509,6 +511,16 @@ class Eviction(msgspec.Struct, frozen=True, array_like=True):
     taker_id: str
     """For whom they went. Of pages evicted ahead of need: who had taken the pages that were replaced. Empty: not known."""
     pages: int
+
+
+class Preemption(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence lost its row and its pages."""
+
+    sequence_id: int
+    cause: str
+    """As in `Load.preemptions`."""
+    taker_id: str = ""
+    """The tenant whose sequence lacked what it had; empty: nobody's."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -528,8 +540,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     prefill_tokens: int
     pad_tokens: int
     shares: tuple[WorkShare, ...]
-    preempted: tuple[int, ...] = ()
-    """Sequence ids."""
+    preempted: tuple[Preemption, ...] = ()
+    """Since the step before."""
     evicted_pages: int = 0
     pages_free: int = 0
     predicted_s: float = 0.0

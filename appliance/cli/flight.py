@@ -12,7 +12,7 @@ from appliance.domain.explain.service import raw_id
 from appliance.errors import ApplianceError, NotFound
 from appliance.settings import Settings, data_path
 from appliance.telemetry.explain.answer import Explanation, explain
-from appliance.telemetry.explain.verdict import seconds
+from appliance.telemetry.explain.verdict import lost_in_words, seconds
 from appliance.telemetry.flight.bundle import Bundle, BundleError, read_bundle
 from appliance.telemetry.flight.trace import trace_of
 
@@ -106,8 +106,11 @@ def _show(found: Explanation, as_json: bool) -> None:
     )
     if found.gaps:
         print_table(
-            ("GAP AT", "TIME", "STEP", "PART", "TENANT"),
-            [(seconds(g.at_s), seconds(g.seconds), g.step, g.name, g.tenant) for g in found.gaps],
+            ("GAP AT", "TIME", "STEP", "PART", "TENANT", "IT"),
+            [
+                (seconds(g.at_s), seconds(g.seconds), g.step, g.name, g.tenant, ", ".join(lost_in_words(each) for each in g.preempted))
+                for g in found.gaps
+            ],
         )
 
 

@@ -71,6 +71,8 @@ class RequestReport:
     ended_ns: int
     tokens_after_first: int = 0
     """Of the output that ran longest, as `first_token_ns` and `last_token_ns`."""
+    worst_gap_s: float = 0.0
+    """Longest wait between two tokens of one output that its reader did not make, or for a next one that never came."""
     read_ns: int = 0
     """The body was there."""
     tokenized_ns: int = 0

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.telemetry.explain.answer import Explanation, Gap, Part
+from appliance.telemetry.explain.answer import Explanation
+from appliance.telemetry.explain.gaps import Gap
+from appliance.telemetry.explain.parts import Part
 from appliance.telemetry.explain.timeline import Stretch, Timeline
-from appliance.telemetry.explain.verdict import IN_WORDS
+from appliance.telemetry.explain.verdict import IN_WORDS, lost_in_words
 
 PHASE_KINDS: Mapping[str, str] = {
     "receive": "intake", "tokenize": "intake", "admission": "intake", "queue": "queue", "prefill": "prefill", "prefill_wait": "wait",
@@ -113,7 +115,9 @@ def _box(kind: str, stretch: Stretch[str] | Stretch[str | None], total_s: float,
 
 def _gap(gap: Gap, total_s: float, tenant: str) -> Box:
     begin_s = gap.at_s - gap.seconds
-    title = f"no token for {_seconds(gap.seconds)}: most of it {IN_WORDS[gap.name]}, {_owner(gap.tenant, tenant)}, step {gap.step}"
+    title = f"no token for {_seconds(gap.seconds)}: most of it {IN_WORDS[gap.name]}, {_owner(gap.tenant, tenant)}"
+    title += f", step {gap.step}" if gap.step is not None else ""
+    title += "".join(f"; it {lost_in_words(each)}" for each in gap.preempted)
     return Box("gap", round(begin_s / total_s * 100, 3), round(gap.seconds / total_s * 100, 3), title)
 
 

@@ -9,6 +9,7 @@ from litestar import Request, Response
 from litestar.datastructures import Cookie
 
 from appliance.domain.system.health import ReadyAnswer
+from appliance.telemetry.explain.verdict import lost_in_words
 from appliance.ui.access import VISIT_COOKIE, Doorkeeper, Visitor
 from appliance.ui.assets import Assets
 from appliance.ui.navigation import HOME, MENU, PATHS
@@ -47,7 +48,7 @@ class Views:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= {**FILTERS, "part_words": part_words, "field_words": field_words}
+        self._environment.filters |= {**FILTERS, "part_words": part_words, "loss_words": lost_in_words, "field_words": field_words}
         self._environment.globals |= {"asset": assets.url, "menu": MENU, "version": version, "ready": ready}
 
     def fragment(self, template: str, **values: Any) -> str:

@@ -8,7 +8,7 @@ from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.step_model import Work
-from engine.wire import Eviction
+from engine.wire import Eviction, Preemption
 
 MAX_PAD_TOKENS = 64
 """Padding that costs more than one more step does: on two cores 64 rows take about 15 ms, an almost empty step 11."""
@@ -26,6 +26,8 @@ class Row:
     """KV tokens read."""
     samples: bool
     is_decode: bool
+    draws: bool = False
+    """It was committed, and its token is the sequence's."""
 
     def take_back(self) -> None:
         """The step was cut short, and none is planned behind it: the row is to be planned again. Its pages the runner's table has."""
@@ -40,7 +42,7 @@ class PlannedStep:
 
     plan: StepPlan
     rows: tuple[Row, ...]
-    preempted: tuple[int, ...]
+    preempted: tuple[Preemption, ...]
     evictions: tuple[Eviction, ...]
     predicted_s: float = 0.0
     """What 99 of 100 such steps stay below."""
@@ -160,7 +162,7 @@ class Draft:
             sequence.sent_pages -= len(last.new_pages)
             self.add_chunk(sequence, tokens)
 
-    def finish(self, step: int, preempted: tuple[int, ...], evictions: tuple[Eviction, ...], moves: PageMoves) -> PlannedStep:
+    def finish(self, step: int, preempted: tuple[Preemption, ...], evictions: tuple[Eviction, ...], moves: PageMoves) -> PlannedStep:
         """Choose the bucket."""
         bucket = self.limits.buckets.choose(len(self.decodes), self.padded_tokens)
         plan = StepPlan(step, bucket, tuple(self.admitted), tuple(self.decodes), tuple(self.prefills), moves)

@@ -47,9 +47,7 @@ class Planner:
         """
         start_ns = now_ns + round(ahead_s * 1e9)
         if self._policy.is_fair:
-            in_the_way = self._roster.batch_in_the_way()
-            if in_the_way is not None:
-                self._roster.preempt(in_the_way, "memory")
+            self._roster.clear_the_way()
             self._make_way(now_ns)
         if not lone_possible:
             return self._fill(Draft(self._limits), now_ns, start_ns)
@@ -100,7 +98,7 @@ class Planner:
                 continue
             victim = next((other for other in reversed(victims) if self._can_yield(other, sequence)), None)
             assert victim is not None, "a sequence that lacks a page can itself be preempted"
-            self._roster.preempt(victim, "memory")
+            self._roster.preempt(victim, "memory", sequence.submit.tenant_id)
             if victim is sequence:
                 return False
         return True
@@ -168,7 +166,7 @@ class Planner:
             victim = self._victim_behind(draft, sequence)
             if victim is None:
                 break
-            self._roster.preempt(victim, "memory")
+            self._roster.preempt(victim, "memory", sequence.submit.tenant_id)
         # Without another prefill to take pages from it waits for decodes to end: they are not preempted for it.
         tokens = min(wanted, self._memory.room(sequence) - sequence.planned_tokens)
         if tokens:
@@ -199,7 +197,7 @@ class Planner:
         if self._lane_is_open(sequence):
             return True
         while not self._has_row(sequence, turn):
-            if self._roster.park_one():
+            if self._roster.park_one(taker_id=sequence.submit.tenant_id):
                 turn.slots += 1
                 continue
             turn.blocked.add(sequence.submit.tenant_id)
@@ -256,7 +254,8 @@ class Planner:
 
     def _park_for(self, sequence: Sequence, *, is_beyond_cap: bool) -> bool:
         """Pages of a paused sequence for one that lacks some; only its own tenant's help it where the tenant's cap is in the way."""
-        return self._roster.park_one(of_tenant=sequence.submit.tenant_id if is_beyond_cap else None)
+        tenant_id = sequence.submit.tenant_id
+        return self._roster.park_one(taker_id=tenant_id, of_tenant=tenant_id if is_beyond_cap else None)
 
     def _has_pages(self, sequence: Sequence, missing: int) -> bool:
         keep_back = self._roster.shares.pages_kept_back(sequence) if self._policy.is_fair else 0
@@ -308,4 +307,4 @@ class Planner:
             victim = self._roster.victim_for(first, is_within_share=is_within)
             if victim is None:
                 return
-            self._roster.preempt(victim, "memory")
+            self._roster.preempt(victim, "memory", first.submit.tenant_id)

@@ -157,6 +157,7 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
                 row.tokens if row.is_decode else 0,
                 0 if row.is_decode else row.tokens,
                 row.context_tokens,
+                row.draws,
             )
             for row in rows
         ),

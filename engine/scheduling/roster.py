@@ -13,6 +13,7 @@ from engine.scheduling.shares import Shares
 from engine.scheduling.step_model import StepModel
 from engine.scheduling.swap import swap_is_cheaper
 from engine.scheduling.tenants import Accounts
+from engine.wire import Preemption
 
 MAX_PREEMPTIONS = 2
 """Of one sequence. Then it waits until all the pages of its longest output are to be had, takes them at once, and
@@ -36,7 +37,7 @@ class Roster:
         self.counters = Counters()
         self.parked: dict[int, Sequence] = {}
         """Paused sequences without row and pages, by id: neither running nor waiting."""
-        self.preempted: list[int] = []
+        self.preempted: list[Preemption] = []
         """Since the last plan."""
         self._model = model
         self._free_slots = list(range(limits.max_num_seqs))  # a heap
@@ -67,11 +68,11 @@ class Roster:
         self.accounts.charge_admission(sequence.submit.tenant_id)
         sequence.scheduled_ns = sequence.scheduled_ns or now_ns
 
-    def preempt(self, sequence: Sequence, cause: str) -> None:
+    def preempt(self, sequence: Sequence, cause: str, taker_id: str = "") -> None:
         """Back to the queue, with what it computed kept on the host where that is cheaper than computing it again. Samples in flight for
-        it are drawn again."""
+        it are drawn again. `taker_id`: the tenant that lacked what it had."""
         sequence.preemptions += 1
-        self._take_away(sequence, cause)
+        self._take_away(sequence, cause, taker_id)
 
     def pause(self, sequence: Sequence) -> None:
         """Its reader lags. A prefill that runs goes on to its first token; what waits leaves the queue."""
@@ -88,7 +89,7 @@ class Roster:
         if self.parked.pop(sequence.sequence_id, None) is not None:
             self.enqueue(sequence)
 
-    def park_one(self, *, of_tenant: str | None = None) -> bool:
+    def park_one(self, *, taker_id: str = "", of_tenant: str | None = None) -> bool:
         """Take row and pages of the youngest paused sequence (of one tenant), because somebody needs them; False: there is none.
 
         It comes back as after a preemption when it is resumed. This is none of the preemptions it may suffer at most: its reader
@@ -98,7 +99,7 @@ class Roster:
         victim = next((s for s in idle if of_tenant in (None, s.submit.tenant_id)), None)
         if victim is None:
             return False
-        self._take_away(victim, "slow_reader")
+        self._take_away(victim, "slow_reader", taker_id)
         return True
 
     def remove(self, sequence: Sequence) -> None:
@@ -146,13 +147,15 @@ class Roster:
                 return other
         return None
 
-    def batch_in_the_way(self) -> Sequence | None:
-        """The batch sequence that goes first, where a begun interactive prompt finds no page for its next token."""
+    def clear_the_way(self) -> None:
+        """Where a begun interactive prompt finds no page for its next token, the batch sequence that goes first is preempted for it."""
         for sequence in self.running:
             is_stuck = sequence.uncomputed_tokens and self.memory.room(sequence) <= sequence.planned_tokens
             if is_stuck and not self.is_batch(sequence):
-                return next(filter(self.is_batch, self._victims(sequence.submit.tenant_id)), None)
-        return None
+                victim = next(filter(self.is_batch, self._victims(sequence.submit.tenant_id)), None)
+                if victim is not None:
+                    self.preempt(victim, "memory", sequence.submit.tenant_id)
+                return
 
     def _victims(self, tenant_id: str, until: Sequence | None = None) -> list[Sequence]:
         """Running sequences that can be preempted for a tenant's sake, the weakest claim first; those behind `until` only."""
@@ -191,14 +194,14 @@ class Roster:
         self.waiting.remove(sequence)
         self.accounts.part(sequence.submit.tenant_id)
 
-    def _take_away(self, sequence: Sequence, cause: str) -> None:
+    def _take_away(self, sequence: Sequence, cause: str, taker_id: str) -> None:
         lost_tokens = sequence.planned_tokens
         if self._is_worth_keeping(sequence) and self.memory.swap_out(sequence) and cause == "memory":
             cause = "swap"
         self._leave_device(sequence)
         sequence.lost_tokens = lost_tokens
         self.counters.preemptions[cause] += 1
-        self.preempted.append(sequence.sequence_id)
+        self.preempted.append(Preemption(sequence.sequence_id, cause, taker_id))
         if sequence.is_paused:
             self.parked[sequence.sequence_id] = sequence
         else:

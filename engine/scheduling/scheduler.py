@@ -173,7 +173,7 @@ class Scheduler:
                 sequence.prompt_logprobs.extend(result.prompt_logprobs[index - len(plan.decodes)])
             self._roster.memory.register(sequence)
             if row.samples:
-                sequence.last_token_ns = now_ns
+                row.draws, sequence.last_token_ns = True, now_ns
                 events.append(self._take_token(sequence, result.tokens[index], result.logprobs[index]))
         self._roster.memory.pool.refill()
         self._check_if_idle()

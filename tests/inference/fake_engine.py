@@ -204,9 +204,9 @@ class FakeEngine(asyncio.Protocol):
 
     def _record(self, planned_ns: int, started: list[int], rows: dict[int, _Row]) -> StepRecord:
         shares = tuple(
-            WorkShare(sequence_id, row.submit.tenant_id, 0, len(row.submit.prompt), 1)
+            WorkShare(sequence_id, row.submit.tenant_id, 0, len(row.submit.prompt), 1, draws=True)
             if sequence_id in started
-            else WorkShare(sequence_id, row.submit.tenant_id, 1, 0, row.sent)
+            else WorkShare(sequence_id, row.submit.tenant_id, 1, 0, row.sent, draws=True)
             for sequence_id, row in rows.items()
         )
         prefill_tokens = sum(share.prefill_tokens for share in shares)

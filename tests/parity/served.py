@@ -26,6 +26,7 @@ PROMPTS = [prompt_of(length) for length in LENGTHS]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    request_id: str
     text: str
     completion_tokens: int
     cached_tokens: int
@@ -62,7 +63,7 @@ def _answer(response: httpx.Response) -> Answer:
     assert response.status_code == 200, response.text
     body = response.json()
     usage = body["usage"]
-    return Answer(body["choices"][0]["text"], usage["completion_tokens"], usage["prompt_tokens_details"]["cached_tokens"])
+    return Answer(body["id"], body["choices"][0]["text"], usage["completion_tokens"], usage["prompt_tokens_details"]["cached_tokens"])
 
 
 def texts(answers: Sequence[Answer]) -> list[str]:

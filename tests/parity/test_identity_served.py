@@ -97,3 +97,13 @@ def test_text_is_the_same_with_chunks_of_16_and_forced_preemption(preempted: App
     assert texts(ask_together(preempted, SEEDED)) == texts(reference.seeded)
     assert texts(ask_alone(preempted, GREEDY[-2:])) == texts(reference.greedy[-2:])
     assert read_metric(preempted, "preemptions_total", cause="forced") - before > 20
+
+
+def test_a_long_wait_for_a_token_by_preemption_is_explained(preempted: Appliance) -> None:
+    answers = ask_together(preempted, [greedy(prompt[::-1]) for prompt in PROMPTS])
+    with httpx.Client(base_url=preempted.base_url, headers=preempted.admin_headers, timeout=30) as client:
+        found = [client.get(f"/v1/requests/{answer.request_id}/explain").json() for answer in answers]
+    lost = [(each, gap) for each in found for gap in each["gaps"] if gap["preempted"]]
+    assert lost and {loss["cause"] for _, gap in lost for loss in gap["preempted"]} == {"forced"}
+    told = [each["verdict"] for each, gap in lost if gap["seconds"] == max(other["seconds"] for other in each["gaps"])]
+    assert told and all("because it was preempted by the setting" in verdict for verdict in told)

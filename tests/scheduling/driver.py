@@ -137,7 +137,7 @@ class Driver:
             resting = all(outcome.is_paused for outcome in self.outcomes.values() if outcome.finish is None)
             assert self._in_flight or resting, "work is left, nothing runs, and nothing is planned"
             return False
-        preempted = self.scheduler._in_flight[-1].preempted
+        preempted = tuple(each.sequence_id for each in self.scheduler._in_flight[-1].preempted)
         self._check_plan(plan)
         self._check_no_decode_skipped(plan, due - set(preempted))
         self._count_samples(plan, preempted)

@@ -115,7 +115,7 @@ def test_an_interactive_request_gets_the_pages_of_its_own_tenants_batch_work_unl
     driver.run(overlap=True)
     last_rows = {row.sequence_id: plan.step for plan in driver.plans for row in (*plan.decodes, *plan.prefills)}
     assert (min(last_rows, key=last_rows.__getitem__) == 3) == enabled
-    preempted = [sequence_id for record in driver.records for sequence_id in record.preempted]
+    preempted = [each.sequence_id for record in driver.records for each in record.preempted]
     assert (preempted[:1] == [2]) == enabled
 
 

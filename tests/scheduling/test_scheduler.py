@@ -391,7 +391,7 @@ def test_when_pages_run_out_the_youngest_is_preempted_and_the_oldest_goes_on() -
     for sequence_id in (1, 2):
         driver.submit(make_submit(sequence_id, (4 + sequence_id,) * 16, max_tokens=28, ignore_eos=True))
     driver.run(overlap=True)
-    assert [sequence_id for record in driver.records for sequence_id in record.preempted] == [2]
+    assert [each.sequence_id for record in driver.records for each in record.preempted] == [2]
     finished = [share.sequence_id for record in driver.records for share in record.shares if share.decode_tokens]
     assert finished.count(1) == 27  # not one of its steps was repeated
     load = driver.scheduler.load(0)
@@ -404,7 +404,7 @@ def test_nobody_is_preempted_more_than_twice_however_often_it_is_forced() -> Non
     for sequence_id in (1, 2, 3):
         driver.submit(make_submit(sequence_id, (4 + sequence_id,) * 9, max_tokens=9, ignore_eos=True))
     driver.run(overlap=True)
-    preempted = [sequence_id for record in driver.records for sequence_id in record.preempted]
+    preempted = [each.sequence_id for record in driver.records for each in record.preempted]
     assert {sequence_id: preempted.count(sequence_id) for sequence_id in (1, 2, 3)} == {1: 2, 2: 2, 3: 2}
 
 

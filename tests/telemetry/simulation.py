@@ -23,6 +23,8 @@ class World:
 
     records: list[StepRecord]
     reports: list[RequestReport]
+    token_times_ns: dict[int, list[int]]
+    """Of each sequence."""
 
     def recorded(self, report: RequestReport, since_ns: int = 0) -> Recorded:
         """As the ledger would have it, with steps before `since_ns` forgotten."""
@@ -42,7 +44,8 @@ def simulate(seed: int, num_requests: int, *, num_pages: int = 60, gap_ms: int =
     drafts = [_draft(rng, number, rng.randrange(num_requests * gap_ms) * MS) for number in range(num_requests)]
     simulator.add(submit for draft in drafts for submit in draft)
     simulator.run()
-    return World([step.record for step in steps], [_report(rng, [simulator.served[s.sequence_id] for s in draft]) for draft in drafts])
+    reports = [_report(rng, [simulator.served[s.sequence_id] for s in draft]) for draft in drafts]
+    return World([step.record for step in steps], reports, {number: served.token_times_ns for number, served in simulator.served.items()})
 
 
 def _draft(rng: random.Random, number: int, handed_ns: int) -> list[Submit]:

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from appliance.telemetry.explain.answer import ANOTHER_TENANT, Explanation, Loss, explain
+from appliance.telemetry.explain.gaps import MAX_GAPS, Preempted
 from appliance.telemetry.explain.pieces import PIECE_NAMES, Recorded, pieces_of
 from appliance.telemetry.explain.verdict import IN_WORDS
 from appliance.telemetry.requests import Outcome, RequestReport
-from engine.wire import Eviction, StepRecord, WorkShare
-from tests.telemetry.simulation import MS, World, simulate
+from engine.wire import Eviction, Preemption, StepRecord, WorkShare
+from tests.telemetry.simulation import MS, TENANTS, World, simulate
 
 WORLDS = 10
 REQUESTS_EACH = 100
@@ -52,7 +53,7 @@ def test_pieces_follow_each_other_and_their_causes_add_up(worlds: list[World]) -
 def test_the_chunks_of_a_completed_request_hold_each_uncached_prompt_token_once(worlds: list[World]) -> None:
     num_checked = 0
     for world in worlds:
-        lost = {sequence_id for record in world.records for sequence_id in record.preempted}
+        lost = {each.sequence_id for record in world.records for each in record.preempted}
         for report in world.reports:
             if report.outcome is not Outcome.COMPLETED or not lost.isdisjoint(report.sequence_ids):
                 continue
@@ -87,12 +88,12 @@ def step(number: int, begin_ms: int, end_ms: int, *shares: WorkShare, **fields: 
     return StepRecord(number, begin_ms * MS, begin_ms * MS, end_ms * MS, end_ms * MS, "d8p64", decodes, prefill, 0, shares, **fields)
 
 
-def decode(sequence_id: int, tenant: str) -> WorkShare:
-    return WorkShare(sequence_id, tenant, 1, 0, 0)
+def decode(sequence_id: int, tenant: str, *, draws: bool = True) -> WorkShare:
+    return WorkShare(sequence_id, tenant, 1, 0, 0, draws)
 
 
-def chunk(sequence_id: int, tenant: str, tokens: int) -> WorkShare:
-    return WorkShare(sequence_id, tenant, 0, tokens, 0)
+def chunk(sequence_id: int, tenant: str, tokens: int, *, draws: bool = True) -> WorkShare:
+    return WorkShare(sequence_id, tenant, 0, tokens, 0, draws)
 
 
 EVICTIONS = (Eviction("quiet", "third", 1), Eviction("quiet", "noisy", 2), Eviction("third", "noisy", 4), Eviction("quiet", "quiet", 1))
@@ -133,7 +134,7 @@ def test_each_stretch_of_a_request_goes_to_whoever_took_it() -> None:
     }  # fmt: skip
     assert answer.verdict == (
         "Took 385 ms for 3 tokens; 305 ms of it (79%) went to tenant noisy, most of that while it was waiting between two tokens;"
-        " its first token came after 136 ms, 36 ms past its target."
+        " its first token came after 136 ms, 36 ms past its target; its longest wait for a token was 212 ms."
     )
 
 
@@ -172,21 +173,61 @@ def test_other_requests_of_the_own_tenant_are_called_so() -> None:
     assert "went to other requests of its own tenant" in answer.verdict
 
 
+def lost_report(**fields: object) -> RequestReport:
+    """Of a request that began with `LOST`."""
+    times = {"received_ns": 0, "read_ns": 1, "tokenized_ns": 1, "submitted_ns": 1, "scheduled_ns": 2, "first_token_ns": 30 * MS}
+    return report_of(**{**times, "blocked_ns": (), "over_ns": 140 * MS, "fed_ns": 140 * MS, "ended_ns": 140 * MS, **fields})
+
+
+LOST = (
+    step(1, 0, 30, chunk(1, "quiet", 16)),
+    step(2, 30, 40, decode(1, "quiet")),
+    step(3, 40, 60, decode(1, "quiet", draws=False)),  # in flight when it lost its place: the token was dropped
+    step(4, 60, 110, chunk(9, "noisy", 64), preempted=(Preemption(1, "memory", "noisy"),)),
+    step(5, 110, 120, chunk(1, "quiet", 8, draws=False)),
+    step(6, 120, 130, chunk(1, "quiet", 9)),
+    step(7, 130, 140, decode(1, "quiet")),
+)
+
+
 def test_a_preempted_request_shows_what_it_waited_and_computed_again() -> None:
-    records = (
-        step(1, 0, 30, chunk(1, "quiet", 16)),
-        step(2, 30, 40, decode(1, "quiet")),
-        step(3, 40, 100, chunk(9, "noisy", 64), preempted=(1,)),
-        step(4, 100, 130, chunk(1, "quiet", 17)),
-        step(5, 130, 140, decode(1, "quiet")),
-    )
-    times = dict.fromkeys(("received_ns", "read_ns", "tokenized_ns"), 0)
-    report = report_of(
-        **times, submitted_ns=1, scheduled_ns=2, first_token_ns=30 * MS, over_ns=140 * MS, fed_ns=140 * MS, ended_ns=140 * MS
-    )
-    answer = explain(replace(report, read_ns=1, tokenized_ns=1), Recorded(records, floor_ns=10 * MS))
-    assert sum_of(answer, "preempted") == pytest.approx(0.06) and answer.preemptions == 1
-    assert sum_of(answer, "recompute") == pytest.approx(0.03)
+    answer = explain(lost_report(), Recorded(LOST, floor_ns=10 * MS))
+    assert sum_of(answer, "preempted") == pytest.approx(0.05) and answer.preemptions == 1
+    assert sum_of(answer, "recompute") == pytest.approx(0.02)
+
+
+def test_a_gap_by_preemption_is_listed_with_its_cause_and_for_whom_and_told_in_the_sentence() -> None:
+    """It ends with the last chunk of what is computed again, which draws the next token: no decode does."""
+    answer = explain(lost_report(), Recorded(LOST, floor_ns=10 * MS))
+    (gap,) = answer.gaps
+    assert (gap.seconds, gap.at_s, gap.name, gap.tenant, gap.step) == (0.09, 0.13, "preempted", "noisy", 4)
+    assert gap.preempted == [Preempted(4, "memory", "noisy")]
+    assert answer.verdict.endswith("its longest wait for a token was 90 ms, because it was preempted and computed again for tenant noisy.")
+    assert explain(lost_report(tpot_target_s=None), Recorded(LOST, floor_ns=10 * MS)).gaps == [gap]  # by its own median
+    hidden = explain(lost_report(), Recorded(LOST, floor_ns=10 * MS), names_tenants=False)
+    assert hidden.gaps[0].preempted == [Preempted(4, "memory", ANOTHER_TENANT)] and "noisy" not in str(hidden)
+
+
+def test_a_running_request_that_waits_for_its_place_shows_the_gap_so_far() -> None:
+    report = lost_report(over_ns=0, fed_ns=0, ended_ns=120 * MS)
+    (gap,) = explain(report, Recorded(LOST[:4], floor_ns=10 * MS), is_running=True).gaps
+    assert (gap.seconds, gap.preempted) == (0.08, [Preempted(4, "memory", "noisy")])
+
+
+def test_a_simulated_engine_tells_each_long_gap_that_its_clients_saw(worlds: list[World]) -> None:
+    """Whatever made the gap: of all times between two tokens those beyond the bound are listed, and with them all preemptions in them."""
+    num_preempted = 0
+    for world in worlds:
+        for report in world.reports:
+            if report.outcome is not Outcome.COMPLETED:
+                continue
+            times_ns = {each: world.token_times_ns[each] for each in report.sequence_ids}
+            seen = sorted((after - before) / 1e9 for times in times_ns.values() for before, after in pairwise(times))
+            gaps = explain(replace(report, tpot_target_s=0.1), world.recorded(report)).gaps
+            assert sorted(gap.seconds for gap in gaps) == pytest.approx([gap_s for gap_s in seen if gap_s > 0.15][-MAX_GAPS:], abs=1e-6)
+            num_preempted += sum(len(gap.preempted) for gap in gaps)
+            assert all(each.tenant in TENANTS for gap in gaps for each in gap.preempted)
+    assert num_preempted > 3
 
 
 @pytest.mark.parametrize(("sequence_id", "tenant", "blamed"), [(8, "hasty", "hasty"), (1, "quiet", None)])

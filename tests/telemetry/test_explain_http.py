@@ -12,6 +12,7 @@ from appliance.domain.access.principal import Scope
 from appliance.domain.explain.service import ExplainService
 from appliance.text.model import TextModel
 from engine.wire import ModelCard
+from tests.e2e.metrics import until
 from tests.inference.conftest import text_answer
 from tests.inference.harness import HEADERS, KEY, OTHER_KEY, House, key, snapshot, start_house
 
@@ -77,6 +78,22 @@ def test_a_running_request_is_explained_so_far(busy_house: House) -> None:
     ended = explained(busy_house, request_id)
     assert ended["state"] == "cancelled" and ended["verdict"].startswith("Cancelled (disconnect) after ")
     assert ended["total_s"] > so_far["total_s"]
+
+
+def test_a_wait_for_the_next_token_is_a_gap_while_it_goes_on_and_of_the_report_when_nobody_waits_any_more(busy_house: House) -> None:
+    with busy_house.client.stream("POST", "/v1/completions", json={"prompt": "x", "stream": True, "max_tokens": 18}) as stream:
+        lines = stream.iter_lines()
+        for _ in range(12):
+            next(lines)
+        busy_house.set_engine(hold=True)
+        request_id = stream.headers["x-request-id"]
+        until(lambda: bool(explained(busy_house, request_id)["gaps"]))
+        (gap,) = explained(busy_house, request_id)["gaps"]
+        stream.close()
+        busy_house.until(lambda: busy_house.backend.num_live == 0)
+    busy_house.set_engine(hold=False)
+    report = busy_house.telemetry.archive.find(request_id)
+    assert report is not None and report.worst_gap_s >= gap["seconds"] > 2 * STEP_S
 
 
 def test_a_refused_request_is_explained_with_what_it_was_told(busy_house: House) -> None:

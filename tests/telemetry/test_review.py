@@ -34,6 +34,18 @@ def test_a_request_that_missed_its_target_is_in_the_slow_log_with_its_sentence(r
     assert reviewer.slow("noisy", 10) == []
 
 
+def test_one_long_gap_brings_a_request_into_the_slow_log_however_good_its_mean_is(reviewer: Reviewer) -> None:
+    """With a target from 1.5 of them on; without one, when it is among the longest hundredth of its lane."""
+    reviewer.note(report_of(request_id="req_1", worst_gap_s=0.075), [])
+    reviewer.note(report_of(request_id="req_2", worst_gap_s=0.076), [])
+    for _ in range(FIRST_REQUESTS):
+        reviewer.note(report_of(lane="batch", tpot_target_s=None, worst_gap_s=5.0), [])
+    reviewer.note(report_of(request_id="req_3", lane="batch", tpot_target_s=None, worst_gap_s=5.1), [])
+    asyncio.run(settle(reviewer))
+    found = [(each.id, each.why, each.worst_gap_s) for each in reviewer.slow(None, 10)]
+    assert found == [("req_3", ["gap"], 5.1), ("req_2", ["gap"], 0.076)]
+
+
 def test_the_matrix_says_who_cost_whom_how_much(reviewer: Reviewer) -> None:
     reviewer.note(report_of(), ["ttft"])
     asyncio.run(settle(reviewer))

@@ -129,7 +129,7 @@ class DebugPages:
                 record.decode_rows,
                 record.prefill_tokens,
                 record.pages_free,
-                len(record.preempted),
+                ", ".join(f"{each.sequence_id} ({each.cause}) for {each.taker_id or '?'}" for each in record.preempted),
                 ", ".join(f"{each.pages} of {each.tenant_id} for {each.taker_id or '?'}" for each in record.evictions),
                 f"cut short for {record.interrupted_for}" if record.interrupted_for else _tenants_of(record.shares),
             ]

@@ -56,7 +56,7 @@ class Job:
         self._waiter: Future[None] | None = None
         self._interruption: BaseException | None = None
         self._first_sent_ns = 0
-        self._over_ns = self._fed_ns = 0
+        self._over_ns = self._fed_ns = self._worst_gap_ns = 0
         self._sequence_ids: tuple[int, ...] = ()
         self._blocked_ns: list[tuple[int, int]] = []
         self._backpressure: Backpressure | None = None
@@ -152,6 +152,7 @@ class Job:
         if event.token_ids and before_ns > self._resumed_ns:  # a gap that the reader made says nothing about us
             self._observe_gap_s = self._observe_gap_s or self._gap_observer(self.lane)
             self._observe_gap_s((now_ns - before_ns) / 1e9)
+            self._worst_gap_ns = max(self._worst_gap_ns, now_ns - before_ns)
         if self._backpressure is not None:
             self._backpressure.add(choice.num_tokens - tokens_before)
         if event.finish is FinishReason.EXPIRED:
@@ -233,6 +234,13 @@ class Job:
     def _resumed_ns(self) -> int:
         """When its reader had caught up last; 0 where it never lagged."""
         return self._backpressure.spans_ns[-1][1] if self._backpressure is not None and self._backpressure.spans_ns else 0
+
+    @property
+    def _open_gap_ns(self) -> int:
+        """How long its newest token has been the last one, if more were to come and its reader waits for them."""
+        newest_ns = max(choice.last_token_ns for choice in self.choices)
+        is_awaited = newest_ns > self._resumed_ns and not (self._backpressure is not None and self._backpressure.is_paused)
+        return self._clock_ns() - newest_ns if newest_ns and not self._over_ns and is_awaited else 0
 
     @property
     def now_ns(self) -> int:
@@ -317,6 +325,7 @@ class Job:
             first_sent_ns=self._first_sent_ns if facts.streamed else first_ns,
             last_token_ns=longest.last_token_ns,
             tokens_after_first=max(0, longest.num_tokens - 1),
+            worst_gap_s=max(self._worst_gap_ns, self._open_gap_ns) / 1e9,
             read_ns=facts.read_ns,
             tokenized_ns=facts.tokenized_ns,
             submitted_ns=facts.opened_ns if self._sequence_ids else 0,

@@ -146,8 +146,7 @@ class _Engine:
         runs = [run for run in runs_of(self._recorded.records) if run.end_ns > cursor_ns and run.begin_ns < end_ns]
         follow = self._next_kinds(runs)
         for run, next_kind in zip(runs, follow, strict=True):
-            if not self._own.isdisjoint(run.record.preempted):
-                self._lose(run.record)
+            self._lose(run.record)
             run_begin_ns, run_end_ns = max(run.begin_ns, cursor_ns), min(run.end_ns, end_ns)
             yield _plain(self._idle_name(next_kind), cursor_ns, run_begin_ns)
             yield self._run_piece(run, run_begin_ns, run_end_ns, next_kind)
@@ -166,9 +165,10 @@ class _Engine:
         return kinds[::-1]
 
     def _lose(self, record: StepRecord) -> None:
-        self._is_preempted = True
-        for sequence_id in self._own.intersection(record.preempted):
-            self._lost[sequence_id] = self._computed.pop(sequence_id, 0)
+        for each in record.preempted:
+            if each.sequence_id in self._own:
+                self._is_preempted = True
+                self._lost[each.sequence_id] = self._computed.pop(each.sequence_id, 0)
 
     def _run_piece(self, run: Run, begin_ns: int, end_ns: int, next_kind: str) -> Piece:
         own = [share for share in run.record.shares if share.sequence_id in self._own]

@@ -1,7 +1,8 @@
 """What slow requests have in common: the slow log, what each lane's tail is made of, and who costs whom time.
 
-A settled request is looked at when it missed a target, failed, or is among the slowest of its lane. Explaining takes a millisecond
-or so, hence it is done behind the requests, one at a time, and where more come than can be explained the rest is counted as such.
+A settled request is looked at when it missed a target, failed, waited long between two tokens, or is among the slowest of its lane.
+Explaining takes a millisecond or so, hence it is done behind the requests, one at a time, and where more come than can be explained the
+rest is counted as such.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from appliance.telemetry import families as f
 from appliance.telemetry.explain.answer import Explanation, explain
+from appliance.telemetry.explain.gaps import slow_gap_s
 from appliance.telemetry.explain.pieces import Piece, Recorded, pieces_of
 from appliance.telemetry.requests import Outcome, RequestReport
 
@@ -41,12 +43,15 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
     lane: str
     outcome: str
     why: list[str]
-    """ttft, tpot: missed; failed; tail: among the slowest hundredth of its lane."""
+    """ttft, tpot: missed; failed; gap: a wait between two of its tokens was slow, by its target, or without one among the longest
+    hundredth of its lane; tail: among the slowest hundredth of its lane."""
     total_s: float
     ttft_s: float | None
     ttft_target_s: float | None
     tpot_s: float | None
     tpot_target_s: float | None
+    worst_gap_s: float
+    """Longest wait between two of its tokens."""
     verdict: str
 
 
@@ -121,6 +126,8 @@ class Reviewer(Collector):
         self._wall_s = wall_s
         self._labels = ("", "", "")
         self._windows: defaultdict[tuple[str, str], _Window] = defaultdict(_Window)
+        self._worst_gaps: defaultdict[str, _Window] = defaultdict(_Window)
+        """By lane."""
         self._waiting: deque[_Case] = deque()
         self._awake = asyncio.Event()
         self._slow: deque[SlowRequest] = deque(maxlen=KEPT_SLOW)
@@ -142,7 +149,9 @@ class Reviewer(Collector):
         if not report.tenant_id or report.outcome is Outcome.REJECTED:
             return False
         tails = tuple(slo for slo, value_s in _values(report) if self._windows[report.lane, slo].note(value_s))
-        why = (*missed, *(("failed",) if report.outcome in (Outcome.FAILED, Outcome.EXPIRED) else ()), *(("tail",) if tails else ()))
+        has_failed = report.outcome in (Outcome.FAILED, Outcome.EXPIRED)
+        marks = (("failed", has_failed), ("gap", self._had_a_slow_gap(report)), ("tail", bool(tails)))
+        why = (*missed, *(name for name, is_so in marks if is_so))
         if not why:
             return False
         if len(self._waiting) >= MAX_WAITING:
@@ -151,6 +160,12 @@ class Reviewer(Collector):
         self._waiting.append(_Case(report, why, tails))
         self._awake.set()
         return True
+
+    def _had_a_slow_gap(self, report: RequestReport) -> bool:
+        if not report.worst_gap_s:
+            return False
+        is_among_worst = self._worst_gaps[report.lane].note(report.worst_gap_s)
+        return report.worst_gap_s > slow_gap_s(report.tpot_target_s) if report.tpot_target_s else is_among_worst
 
     async def run(self) -> None:
         """Explain what waits, for ever; in all a twentieth of the time."""
@@ -185,6 +200,7 @@ class Reviewer(Collector):
                 ttft_target_s=found.ttft_target_s,
                 tpot_s=found.tpot_s,
                 tpot_target_s=found.tpot_target_s,
+                worst_gap_s=round(report.worst_gap_s, 6),
                 verdict=found.verdict,
             )
         )

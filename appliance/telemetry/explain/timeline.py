@@ -9,7 +9,8 @@ from itertools import groupby
 
 import msgspec
 
-from appliance.telemetry.explain.answer import Explanation, explain, seconds
+from appliance.telemetry.explain.answer import Explanation, explain
+from appliance.telemetry.explain.parts import seconds
 from appliance.telemetry.explain.pieces import Piece, Recorded, pieces_of
 from appliance.telemetry.requests import RequestReport
 

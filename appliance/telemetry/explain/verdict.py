@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from appliance.telemetry.explain.gaps import Gap, Preempted
+
 WORTH_NAMING = 0.1
 """Others' work is named from this share of the total on."""
 
@@ -25,6 +27,14 @@ IN_WORDS = {
     "unrecorded": "steps the ledger no longer has",
 }
 
+LOSSES = {
+    "memory": "was preempted and computed again",
+    "swap": "was preempted and swapped to host memory",
+    "slow_reader": "lost its place while its client lagged",
+    "forced": "was preempted by the setting `preempt_every_steps`",
+}
+"""By the cause of a preemption."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -39,6 +49,8 @@ class Facts:
     ttft_target_s: float | None
     generated_tokens: int
     parts: Sequence[tuple[str, str | None, float]]
+    worst_gap: Gap | None
+    """Of the slow ones."""
 
 
 def verdict_of(facts: Facts) -> str:
@@ -54,7 +66,7 @@ def verdict_of(facts: Facts) -> str:
     else:
         name, spent_s = _longest_own(facts)
         blame = f"{seconds(spent_s)} of it ({spent_s / facts.total_s if facts.total_s else 0:.0%}) was {IN_WORDS[name]}"
-    return f"{_begin(facts)}; {blame}{_lateness(facts)}."
+    return f"{_begin(facts)}; {blame}{_lateness(facts)}{_worst_gap(facts)}."
 
 
 def _worst_other(facts: Facts) -> tuple[str | None, float]:
@@ -91,6 +103,19 @@ def _lateness(facts: Facts) -> str:
     if facts.ttft_s is None or facts.ttft_target_s is None or facts.ttft_s <= facts.ttft_target_s:
         return ""
     return f"; its first token came after {seconds(facts.ttft_s)}, {seconds(facts.ttft_s - facts.ttft_target_s)} past its target"
+
+
+def _worst_gap(facts: Facts) -> str:
+    gap = facts.worst_gap
+    if gap is None:
+        return ""
+    said = f"; its longest wait for a token was {seconds(gap.seconds)}"
+    return said + (f", because it {lost_in_words(gap.preempted[0])}" if gap.preempted else "")
+
+
+def lost_in_words(preempted: Preempted) -> str:
+    """What became of an output that lost its place, and for whom."""
+    return LOSSES[preempted.cause] + (f" for {_tenant(preempted.tenant)}" if preempted.tenant is not None else "")
 
 
 def _doing(name: str) -> str:

@@ -72,8 +72,8 @@ def _steps(bundle: Bundle, engine: str, tid: int, zero_ns: int) -> Iterator[Even
             "ts": _us(run.begin_ns, zero_ns), "dur": _us(run.end_ns, run.begin_ns),
             "args": {
                 "step": record.step, "decode_rows": record.decode_rows, "prefill_tokens": record.prefill_tokens,
-                "pad_tokens": record.pad_tokens, "predicted_s": record.predicted_s, "preempted": list(record.preempted), "tokens": tenants,
-                "interrupted_for": record.interrupted_for,
+                "pad_tokens": record.pad_tokens, "predicted_s": record.predicted_s, "tokens": tenants,
+                "interrupted_for": record.interrupted_for, "preempted": [msgspec.structs.asdict(each) for each in record.preempted],
                 "evicted": [msgspec.structs.asdict(each) for each in record.evictions],
             },
         }  # fmt: skip

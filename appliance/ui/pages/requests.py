@@ -22,7 +22,7 @@ from engine.wire import LANES
 
 MAX_ROWS = 100
 STAGES = ("queue", "prefill", "decode")
-REASONS = {"ttft": "TTFT missed", "tpot": "TPOT missed", "failed": "failed", "tail": "slowest hundredth"}
+REASONS = {"ttft": "TTFT missed", "tpot": "TPOT missed", "gap": "a long wait for a token", "failed": "failed", "tail": "slowest hundredth"}
 
 AnyRequest = Request[Any, Any, Any]
 Uis = NamedDependency[Ui]
