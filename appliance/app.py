@@ -18,6 +18,7 @@ from litestar.types import Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from appliance.domain.access.directory import Directory
+from appliance.domain.admission.service import Admission
 from appliance.domain.explain.controller import ExplainController
 from appliance.domain.explain.pages import DebugPages
 from appliance.domain.explain.service import ExplainService
@@ -49,6 +50,7 @@ class Parts:
     body_deadline_s: float
     metrics_need_key: bool
     admin: Router | None = None
+    admission: Admission | None = None
     canceller: Canceller | None = None
     recorder: FlightRecorder | None = None
     debug: Router | None = None
@@ -67,6 +69,7 @@ def create_app(parts: Parts) -> "Envelope":
         "telemetry": parts.telemetry,
         "directory": parts.directory,
         "explainer": parts.explainer,
+        "admission": parts.admission,
         "canceller": parts.canceller,
         "recorder": parts.recorder,
         "pages": parts.pages,

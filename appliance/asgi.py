@@ -315,6 +315,7 @@ def _build(
         health=health,
         telemetry=telemetry,
         directory=control.directory,
+        admission=admission,
         canceller=canceller,
         recorder=recorder,
         debug=guarded_router(control, DebugController),

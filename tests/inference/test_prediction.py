@@ -11,8 +11,8 @@ import pytest
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, decide
 from appliance.domain.admission.forecast import Candidate, Queued, Situation, forecast
 from appliance.domain.admission.load_view import Handed, LoadView
-from appliance.domain.admission.places import KEPT_S, LONGEST_WAIT_S, Places
-from appliance.domain.admission.prediction import OWN_TIMES, TARGET_PART, judge
+from appliance.domain.admission.places import COUNTED_S, KEPT_S, LONGEST_WAIT_S, NOTHING_KEPT, Kept, Places
+from appliance.domain.admission.prediction import OWN_TIMES, TARGET_PART, Outlook, judge
 from engine.wire import Drain, Heartbeat, Load, ModelCard, TenantLoad, TenantPolicy
 from tests.inference.fake_engine import counting_answer
 from tests.inference.harness import House, in_background, key, snapshot, start_house
@@ -79,7 +79,7 @@ POLICY = TenantPolicy(tenant_id="me", ttft_s={"fast": 1.0}, queue_ttl_s=60.0)
 def verdict(policy: TenantPolicy, mine: float, others: float = 0.0, *, tokens: float = 100, in_contract: bool = False) -> Admit | Reject:
     work = [queued("me", "fast", mine), queued("other", "fast", others)]
     seen = forecast(Situation(queued=work, drain=DRAIN, shares=SHARES), Candidate(tenant_id="me", lane="fast", tokens=tokens))
-    return judge(policy, "fast", seen, in_contract=in_contract, is_idle=not mine)
+    return judge(policy, "fast", Outlook(now=seen, when_told=seen), in_contract=in_contract, is_idle=not mine)
 
 
 def test_late_by_its_own_work_is_429_and_by_others_503() -> None:
@@ -123,13 +123,29 @@ def test_a_place_is_good_once_at_its_time_and_not_for_ever() -> None:
     places = Places()
     places.keep(7, 2.0, 100, 1, now_s=10.0)
     assert not places.take(7, 11.0) and not places.take(8, 12.0)
-    assert places.take(7, 12.0) and not places.take(7, 12.0) and places.tokens == places.rows == 0
+    assert places.take(7, 12.0) and not places.take(7, 12.0) and places.all == NOTHING_KEPT
     places.keep(7, 2.0, 100, 1, now_s=10.0)
     places.keep(7, 5.0, 100, 1, now_s=10.0)
     places.forfeit(12.1 + KEPT_S)
-    assert places.tokens == 100 and places.take(7, 15.0)
+    assert len(places) == 1 and places.take(7, 15.0)
     places.keep(7, LONGEST_WAIT_S + 1, 100, 1, now_s=10.0)
-    assert places.tokens == 0
+    assert not len(places)
+
+
+def test_a_place_is_counted_while_its_client_may_come_and_as_far_as_clients_do_come() -> None:
+    places = Places()
+    for number, wait_s in enumerate((2.0, 4.0, 8.0)):
+        places.keep(number, wait_s, 100, 2, now_s=10.0)
+    assert places.all == Kept(300, 6) and places.due_by(15.0) == Kept(200, 4)
+    places.forfeit(12.0 + COUNTED_S + 0.1)
+    assert places.all == Kept(200, 4), "the first is too late to be waited for"
+    assert places.due_by(20.0).rows == pytest.approx(0.9 * 4)
+    assert places.take(0, 12.0 + KEPT_S), "and still good"
+    for number in range(100):
+        places.keep(number + 10, 0.0, 0, 1, now_s=30.0)
+    places.forfeit(50.0)
+    places.keep(7, 5.0, 1_000, 1, now_s=50.0)
+    assert len(places) == 1 and places.due_by(60.0).tokens < 1 and places.take(7, 55.0)
 
 
 def test_the_last_places_of_a_full_queue_are_for_tenants_with_few() -> None:

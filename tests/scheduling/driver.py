@@ -337,13 +337,13 @@ def watch_preemptions(scheduler: Scheduler) -> None:
     roster = scheduler._roster
     preempt = roster.preempt
 
-    def watched(sequence, cause: str) -> None:
+    def watched(sequence, cause: str, taker_id: str = "") -> None:
         if cause != "forced" and roster.queue.is_fair and not roster.is_batch(sequence):
             tenant_id = sequence.submit.tenant_id
             batch = [other for other in roster.running if roster.is_batch(other) and not is_protected(other)]
             yielding = [other for other in batch if roster.shares.may_lose_to(other, tenant_id)]
             assert not yielding, f"{sequence.sequence_id} lost its pages while batch work could yield"
-        preempt(sequence, cause)
+        preempt(sequence, cause, taker_id)
 
     roster.preempt = watched
 

@@ -8,6 +8,7 @@ has waiting, only the part goes ahead that keeps the two level; within a tenant 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from appliance.domain.admission.places import NOTHING_KEPT, Kept
 from engine.wire import Drain
 
 LANE_ORDER = ("fast", "slow", "batch")
@@ -68,14 +69,14 @@ class Forecast:
         return self.wait_s + self.own_s
 
 
-def forecast(situation: Situation, candidate: Candidate, *, kept_tokens: float = 0.0, kept_rows: int = 0) -> Forecast:
-    """`kept_tokens`, `kept_rows`: of places that its tenant's refused clients were promised, to be counted as waiting before it."""
+def forecast(situation: Situation, candidate: Candidate, kept: Kept = NOTHING_KEPT) -> Forecast:
+    """`kept`: places that its tenant's refused clients were promised, to be counted as waiting before it."""
     drain = situation.drain
     own = [q for q in situation.queued if q.tenant_id == candidate.tenant_id]
     waiting = sum(q.waiting_rows for q in own)
     if not drain.prefill_tokens_per_s:
         return Forecast(wait_s=0.0, own_s=0.0, alone_wait_s=0.0, tokens_ahead=0.0, own_waiting_rows=waiting)
-    own_tokens = sum(q.tokens for q in own if q.lane == candidate.lane or not situation.is_fair) + kept_tokens
+    own_tokens = sum(q.tokens for q in own if q.lane == candidate.lane or not situation.is_fair) + kept.tokens
     own_debt = max((q.debt for q in own), default=0.0)
     if situation.is_fair:
         others = sum(_goes_ahead(q, own_tokens, own_debt, candidate) for q in situation.queued)
@@ -83,7 +84,7 @@ def forecast(situation: Situation, candidate: Candidate, *, kept_tokens: float =
     else:
         others = sum(q.tokens for q in situation.queued if q.tenant_id != candidate.tenant_id)
         lane_s = (own_tokens + others) / drain.prefill_tokens_per_s
-    rows_s = _row_seconds(situation, candidate, own, kept_rows)
+    rows_s = _row_seconds(situation, candidate, own, kept.rows)
     return Forecast(
         wait_s=drain.step_s + max(lane_s, rows_s),
         own_s=max(drain.step_s, candidate.tokens / drain.prefill_tokens_per_s),
@@ -112,7 +113,7 @@ def _lane_seconds(situation: Situation, lane: str, tokens_ahead: float) -> float
     return min(in_turn_s, tokens_ahead / (rate * share)) if share else in_turn_s
 
 
-def _row_seconds(situation: Situation, candidate: Candidate, own: Sequence[Queued], kept_rows: int) -> float:
+def _row_seconds(situation: Situation, candidate: Candidate, own: Sequence[Queued], kept_rows: float) -> float:
     """Time until rows are free for it: for a tenant that holds few, the reserved ones count too."""
     drain = situation.drain
     own_rows = sum(q.waiting_rows for q in own) + kept_rows

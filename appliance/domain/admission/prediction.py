@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.domain.admission.decisions import Admit, Reject, duration
-from appliance.domain.admission.forecast import Candidate, Forecast, forecast
+from appliance.domain.admission.forecast import Candidate, Forecast, Situation, forecast
 from appliance.domain.admission.load_view import Handed, LoadView
-from appliance.domain.admission.places import Places
+from appliance.domain.admission.places import NOTHING_KEPT, Kept, Places
 from engine.wire import TenantPolicy
 
 PREDICTED_LATE = "predicted_late"
@@ -34,28 +34,54 @@ class Ask:
     """Of tenant, lane and prompts: who comes back with the same request is known by it."""
 
 
-def judge(policy: TenantPolicy, lane: str, seen: Forecast, *, in_contract: bool, is_idle: bool) -> Admit | Reject:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a request may expect."""
+
+    now: Forecast
+    """If it came in, behind places that are due before it would begin."""
+    when_told: Forecast
+    """If it stood back for all places of its tenant: what it is told a time by."""
+    kept: Kept = NOTHING_KEPT
+    """What these are counted as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """Places that are kept for refused requests, and the prompt tokens that others stand back for."""
+
+    requests: int
+    tokens: float
+
+
+def most_wait_s(policy: TenantPolicy, lane: str, own_s: float) -> float:
+    """How long a request of a tenant with a limit of the queue may wait for its first step, which itself is the begin of `own_s`."""
+    target_s, queue_s = policy.ttft_s.get(lane), policy.queue_ttl_s
+    assert queue_s is not None, "who waits however long it takes is not judged"
+    return queue_s if target_s is None else min(queue_s, max(TARGET_PART * target_s, OWN_TIMES * own_s) - own_s)
+
+
+def judge(policy: TenantPolicy, lane: str, outlook: Outlook, *, in_contract: bool, is_idle: bool) -> Admit | Reject:
     """May it come in, by its forecast? `in_contract`: the tenant has a contract and is within it, which admits it whatever is
     predicted. `is_idle`: nothing else of the tenant waits; then nobody's flood keeps it out.
 
-    The wait is without those that were promised a place; 429 where the tenant's own work alone would be late, or it is beyond
-    its contract, else 503. Tenants without a limit of the queue (`queue_ttl_s`) wait however long it takes.
+    429 where the tenant's own work alone would be late, or it is beyond its contract, else 503. Tenants without a limit of the queue
+    (`queue_ttl_s`) wait however long it takes.
     """
     if policy.queue_ttl_s is None or in_contract or is_idle:
         return Admit(is_promised=True)
-    target_s = policy.ttft_s.get(lane)
-    most_wait_s = policy.queue_ttl_s
-    if target_s is not None:
-        most_wait_s = min(most_wait_s, max(TARGET_PART * target_s, OWN_TIMES * seen.own_s) - seen.own_s)
-    if seen.wait_s <= most_wait_s:
+    seen, most_s = outlook.now, most_wait_s(policy, lane, outlook.now.own_s)
+    if seen.wait_s <= most_s:
         return Admit()
-    retry_s = RETURN_MARGIN * seen.wait_s - RETURN_PART * most_wait_s
-    is_own = policy.committed_tpm is not None or seen.alone_wait_s > most_wait_s
-    bound = f"the target of lane {lane!r} is {duration(target_s)}" if target_s is not None else f"it may wait {duration(most_wait_s)}"
+    retry_s = RETURN_MARGIN * outlook.when_told.wait_s - RETURN_PART * most_s
+    is_own = policy.committed_tpm is not None or seen.alone_wait_s > most_s
+    target_s = policy.ttft_s.get(lane)
+    bound = f"the target of lane {lane!r} is {duration(target_s)}" if target_s is not None else f"it may wait {duration(most_s)}"
     whose = f"tenant {policy.tenant_id!r} has more waiting than that allows" if is_own else "the server is short of room"
+    kept = f" ({round(outlook.kept.tokens)} more are kept for requests that were refused before)" if outlook.kept.tokens >= 1 else ""
     message = (
         f"the first token is predicted in {duration(seen.ttft_s)}, with {round(seen.tokens_ahead)} prompt tokens ahead of it, and {bound}:"
-        f" {whose}; come back in {duration(retry_s)}, or send fewer requests at once"
+        f" {whose}{kept}; come back in {duration(retry_s)}, or send fewer requests at once"
     )
     return Reject(PREDICTED_LATE, message, retry_s, own_limit=is_own)
 
@@ -81,11 +107,16 @@ class Predictor:
         candidate = Candidate(tenant_id=policy.tenant_id, lane=ask.lane, tokens=tokens, rows=ask.rows, weight=policy.weight)
         own = [q for q in situation.queued if q.tenant_id == policy.tenant_id]
         is_idle = not any(q.tokens or q.waiting_rows for q in own)
-        seen = forecast(situation, candidate, kept_tokens=places.tokens, kept_rows=places.rows)
-        verdict = judge(policy, ask.lane, seen, in_contract=in_contract, is_idle=is_idle)
+        outlook = _outlook(situation, candidate, policy, places, now_s)
+        verdict = judge(policy, ask.lane, outlook, in_contract=in_contract, is_idle=is_idle)
         if isinstance(verdict, Reject):
             places.keep(ask.fingerprint, verdict.retry_after_s, tokens, ask.rows, now_s)
         return verdict
+
+    def kept(self, lane: str, now_s: float) -> Promises:
+        """What all tenants' refused clients were promised in a lane."""
+        found = [self._places_of(tenant_id, lane, now_s) for tenant_id, of_lane in self._places if of_lane == lane]
+        return Promises(requests=sum(map(len, found)), tokens=sum(places.all.tokens for places in found))
 
     def note_submit(self, sequence_id: int, lane: str, policy: TenantPolicy, tokens: float) -> None:
         """A sequence with so many tokens to compute goes to the engine, whose next reports may not know of it."""
@@ -99,3 +130,11 @@ class Predictor:
             places = self._places[tenant_id, lane] = Places()
         places.forfeit(now_s)
         return places
+
+
+def _outlook(situation: Situation, candidate: Candidate, policy: TenantPolicy, places: Places, now_s: float) -> Outlook:
+    seen = forecast(situation, candidate)
+    if not len(places):
+        return Outlook(now=seen, when_told=seen)
+    soon = places.due_by(now_s + most_wait_s(policy, candidate.lane, seen.own_s))
+    return Outlook(now=forecast(situation, candidate, soon), when_told=forecast(situation, candidate, places.all), kept=places.all)

@@ -14,7 +14,7 @@ from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Stand
 from appliance.domain.admission.demand import Demand
 from appliance.domain.admission.gate import Door
 from appliance.domain.admission.meters import Account, blend
-from appliance.domain.admission.prediction import Ask, Predictor
+from appliance.domain.admission.prediction import Ask, Predictor, Promises
 from appliance.errors import OverBudget, OverOwnLimit, Unavailable
 from engine.wire import TenantPolicy
 
@@ -98,6 +98,10 @@ class Admission:
     def reserved_tokens(self) -> int:
         """Tokens that requests in flight may still use."""
         return sum(account.reserved for account in self._tenants.values())
+
+    def kept(self, lane: str) -> Promises:
+        """What refused clients were promised in a lane."""
+        return self._predictor.kept(lane, self._clock_ns() / 1e9) if self._predictor is not None else Promises(requests=0, tokens=0.0)
 
     def spent_today(self, tenant_id: str) -> int:
         """Tokens a tenant has settled since midnight (UTC)."""
