@@ -1,10 +1,13 @@
 """When the step that runs is cut short, because somebody has just come whose first token should not wait for its end.
 
 On a device that can stop between two layers. What the step did is done again: its rows are planned anew, beside the newcomer's
-prompt or behind it, and write the same K and V to the same places. Their time is lost, so there is a bound to it.
+prompt or behind it, and write the same K and V to the same places. Their time is lost, so there is a bound to it, in all and for each
+tenant by its share, and the tenant that came is charged for the work that is done again.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from engine.scheduling.budget import next_due_ns
 from engine.scheduling.draft import PlannedStep, Row
@@ -12,16 +15,31 @@ from engine.scheduling.fair_policy import JUMP_DEBT
 from engine.scheduling.limits import Limits
 from engine.scheduling.request import Sequence
 from engine.scheduling.step_model import NO_WORK, StepModel
-from engine.scheduling.tenants import Accounts
+from engine.scheduling.tenants import Accounts, cost_of
 
 CUT_S = 0.003
 """From the wish to the end of the step: a layer, an empty sampler, the way back."""
 LEAST_GAIN_S = 0.006
 """For less than this beyond the cut itself nobody's work is thrown away."""
 LOST_SHARE = 0.1
-"""Most of the device's time that cut steps may take, in the long run,"""
+"""Most of the device's time that cut steps may take, in the long run: a tenant may cause its share of that, by weight among the active,"""
 MOST_LOST_S = 0.1
 """and at once."""
+
+
+@dataclass(slots=True)
+class Credit:
+    """Time that may still be lost: it grows as time goes by."""
+
+    left_s: float = MOST_LOST_S
+    noted_ns: int = 0
+
+    def at(self, now_ns: int, share: float) -> float:
+        """What it is, having grown by this share of the time since it was noted."""
+        return min(MOST_LOST_S, self.left_s + share * (now_ns - self.noted_ns) / 1e9)
+
+    def spend(self, lost_s: float, now_ns: int, share: float) -> None:
+        self.left_s, self.noted_ns = self.at(now_ns, share) - lost_s, now_ns
 
 
 class Interrupts:
@@ -33,8 +51,9 @@ class Interrupts:
         self._model = model
         self.is_enabled = model is not None and limits.enable_step_interrupts
         self._newcomers: list[Sequence] = []
-        self._credit_s = MOST_LOST_S
-        self._credited_ns = 0
+        self._credit = Credit()
+        self._credit_of: defaultdict[str, Credit] = defaultdict(Credit)
+        """By the newcomers' tenants."""
 
     def note_arrival(self, sequence: Sequence) -> None:
         """It waits for its first step."""
@@ -53,16 +72,16 @@ class Interrupts:
     def is_worth_it(self, newcomer: Sequence, running: PlannedStep, *, began_ns: int, now_ns: int) -> bool:
         """Whether the running step is to be cut for the newcomer, which could start in the next one.
 
-        It saves the newcomer the rest of the step; it costs time that was not lost lately; the newcomer's tenant is within its contract
-        and not ahead of the others; and the step works for the slow and the batch lane or for tenants outside their contracts, while
-        nobody else of the fast lane in it waits for a first token, and nobody at all would get the next one too late.
+        It saves the newcomer the rest of the step; it costs time that was not lost lately, by anybody or by its tenant; that is within
+        its contract and not ahead of the others; and the step works for the slow and the batch lane or for tenants outside their
+        contracts, while nobody else of the fast lane in it waits for a first token, and nobody at all would get the next one too late.
         """
         if self._model is None:
             return False
         gone_s = (now_ns - began_ns) / 1e9
-        if running.expected_s - gone_s < CUT_S + LEAST_GAIN_S or gone_s + CUT_S > self._credit_at(now_ns):
-            return False
         tenant_id, accounts = newcomer.submit.tenant_id, self._accounts
+        if running.expected_s - gone_s < CUT_S + LEAST_GAIN_S or gone_s + CUT_S > self._credit_s(tenant_id, now_ns):
+            return False
         if accounts.debt(tenant_id) >= JUMP_DEBT or not accounts.is_in_contract(tenant_id, now_ns):
             return False
         rows = [row for row in running.rows if row.epoch == row.sequence.epoch]
@@ -72,13 +91,22 @@ class Interrupts:
         next_end_ns = now_ns + round((CUT_S + self._next_step_s(newcomer, hurried, self._model)) * 1e9)
         return all(next_due_ns(row.sequence, row.sequence.last_token_ns) >= next_end_ns for row in rows if row.is_decode)
 
-    def note_made(self, lost_s: float, now_ns: int) -> None:
-        """A step was cut that had taken so long."""
-        self._credit_s = self._credit_at(now_ns) - lost_s
-        self._credited_ns = now_ns
+    def note_made(self, newcomer: Sequence, step: PlannedStep, lost_s: float, now_ns: int) -> None:
+        """The step was cut that had taken so long: of its work as much is lost as is due to that time."""
+        tenant_id = newcomer.submit.tenant_id
+        self._credit.spend(lost_s, now_ns, LOST_SHARE)
+        self._credit_of[tenant_id].spend(lost_s, now_ns, LOST_SHARE * self._accounts.share(tenant_id))
+        part = min(1.0, lost_s / step.expected_s) if step.expected_s else 1.0
+        self._accounts.charge_lost(tenant_id, part * sum(map(cost_of, step.rows)))
 
-    def _credit_at(self, now_ns: int) -> float:
-        return min(MOST_LOST_S, self._credit_s + LOST_SHARE * (now_ns - self._credited_ns) / 1e9)
+    def forget_all_but(self, tenant_ids: Collection[str]) -> None:
+        """Of the others nobody will come any more."""
+        for tenant_id in self._credit_of.keys() - tenant_ids:
+            del self._credit_of[tenant_id]
+
+    def _credit_s(self, tenant_id: str, now_ns: int) -> float:
+        own_s = self._credit_of[tenant_id].at(now_ns, LOST_SHARE * self._accounts.share(tenant_id))
+        return min(own_s, self._credit.at(now_ns, LOST_SHARE))
 
     def _is_patient(self, sequence: Sequence, now_ns: int) -> bool:
         return sequence.submit.lane != "fast" or not self._accounts.is_in_contract(sequence.submit.tenant_id, now_ns)

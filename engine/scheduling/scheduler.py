@@ -65,7 +65,9 @@ class Scheduler:
         policies = tuple(policies)
         self.accounts.set_policies(policies)
         self._roster.memory.set_policies(policies)
-        self._roster.outputs.forget_all_but({policy.tenant_id for policy in policies})
+        names = {policy.tenant_id for policy in policies}
+        self._roster.outputs.forget_all_but(names)
+        self._interrupts.forget_all_but(names)
 
     def submit(self, submit: Submit) -> None:
         """Take a sequence into the queue.
@@ -202,12 +204,14 @@ class Scheduler:
         return None
 
     def take_back(self, plan: StepPlan, newcomer_id: int, *, dispatched_ns: int, now_ns: int) -> None:
-        """In place of `commit`: the step was cut short for the newcomer. Its rows are planned again, and nobody is charged for it."""
+        """In place of `commit`: the step was cut short for the newcomer. Its rows are planned again; the newcomer's tenant is charged for
+        what they had done, nobody else is."""
         running = self._pace.running(dispatched_ns)
         assert running is not None and running[0].plan is plan, "only a step with nothing behind it is cut short"
         step = self._in_flight.popleft()
-        self._committed = replace(step, interrupted_by=self._sequences[newcomer_id])
-        self._interrupts.note_made((now_ns - running[1]) / 1e9, now_ns)
+        newcomer = self._sequences[newcomer_id]
+        self._committed = replace(step, interrupted_by=newcomer)
+        self._interrupts.note_made(newcomer, step, (now_ns - running[1]) / 1e9, now_ns)
         self._roster.queue.take_back_step()
         for row in step.rows:
             self.accounts.refund(row)

@@ -31,6 +31,8 @@ class Account:
     counter: float = 0.0
     lifted: float = 0.0
     """Of the counter, what was never served: sum of all lifts."""
+    lost: float = 0.0
+    """Of the counter, others' work that was done again for this tenant's sake."""
     live: int = 0
     """Sequences between submit and end."""
     waiting: int = 0
@@ -125,6 +127,13 @@ class Accounts:
         """The row was late: nobody got its token."""
         if self.unit == "tokens":
             self._add(row.sequence.submit.tenant_id, -cost_of(row))
+
+    def charge_lost(self, tenant_id: str, cost: float) -> None:
+        """So much work is done again, because a step was cut short for the tenant's sake."""
+        if self.unit == "tokens":
+            account = self.of(tenant_id)
+            account.lost += cost / account.policy.weight
+            self._add(tenant_id, cost)
 
     def charge_admission(self, tenant_id: str) -> None:
         """A sequence got its slot."""

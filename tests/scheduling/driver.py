@@ -242,7 +242,7 @@ class Driver:
         """Everybody has exactly one terminal event, and the output of running alone; tenants are charged what they got."""
         for tenant, served in self._served.items():
             account = self.scheduler.accounts.of(tenant)
-            charged = account.counter - account.lifted
+            charged = account.counter - account.lifted - account.lost
             fair = self.limits.scheduling_policy == "wrr" or abs(charged - served) < 1e-6 * (1 + served)
             assert fair, f"{tenant} got {served} virtual tokens and was charged {charged}"
         for outcome in self.outcomes.values():

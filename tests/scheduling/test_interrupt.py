@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.telemetry.explain.runs import units_of
 from engine.scheduling.interrupt import CUT_S, LEAST_GAIN_S, LOST_SHARE, MOST_LOST_S
 from engine.scheduling.lanes import rules_of
 from engine.scheduling.scheduler import Scheduler
@@ -122,6 +123,32 @@ def test_at_most_a_tenth_of_the_time_is_lost(gaps_ms: list[int], attack) -> None
     assert sum(cut_steps(bench)) / 1e3 <= LOST_SHARE * bench.simulator.now_ns / 1e9 + MOST_LOST_S
 
 
+def flooded(second_tenant: bool) -> tuple[Bench, float]:
+    """A slow neighbour and 9 short prompts a second of one tenant, or of two; and what part of the time was lost."""
+    bench = bench_of(enable_prefix_caching=False)
+    bench.check_gap = lambda: None  # it knows two tenants
+    names = ("quiet", "other") if second_tenant else ("quiet", "quiet")
+    short = [submit(number, names[number % 2], "fast", 110 * number + number % 40, 3, 1) for number in range(100)]
+    bench.run([*short, *attack_of([("slow", 0, 48, 1, False)] * 200)])
+    return bench, sum(cut_steps(bench)) / 1e3 / (bench.simulator.now_ns / 1e9)
+
+
+def test_a_tenant_may_cost_others_its_share_of_the_time_that_may_be_lost() -> None:
+    """Half of it beside one other; two that come take more than one does, whatever it asks for."""
+    one, by_one = flooded(second_tenant=False)
+    _, by_two = flooded(second_tenant=True)
+    most = LOST_SHARE / 2 + MOST_LOST_S / (one.simulator.now_ns / 1e9)
+    assert LOST_SHARE / 4 < by_one <= most and by_two > 1.15 * by_one
+
+
+def test_who_comes_is_charged_for_the_work_that_is_done_again() -> None:
+    bench, _ = flooded(second_tenant=False)
+    account = bench.scheduler.accounts.of("quiet")
+    assert account.lost > 100 and not bench.scheduler.accounts.of("noisy").lost
+    served = sum(units_of(share) for step in bench.steps for share in step.record.shares if share.tenant_id == "quiet")
+    assert account.counter - account.lifted - account.lost == pytest.approx(served)
+
+
 # ---- that nothing else is lost
 
 
@@ -198,4 +225,4 @@ def test_a_flood_of_short_prompts_leaves_the_slow_lane_its_share(scheduler_type:
     for step in bench.steps:
         for share in step.record.shares:
             tokens["fast" if share.tenant_id == "quiet" else "slow"] += share.prefill_tokens
-    assert (tokens["slow"] / sum(tokens.values()) > 0.24) == keeps_it, tokens
+    assert (tokens["slow"] / sum(tokens.values()) > 0.22) == keeps_it, tokens
