@@ -46,11 +46,11 @@ class Parts:
     telemetry: Telemetry
     directory: Directory
     explainer: ExplainService
+    admission: Admission
     max_body_bytes: int
     body_deadline_s: float
     metrics_need_key: bool
     admin: Router | None = None
-    admission: Admission | None = None
     canceller: Canceller | None = None
     recorder: FlightRecorder | None = None
     debug: Router | None = None

@@ -145,6 +145,7 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
         telemetry=telemetry,
         directory=control.directory,
         explainer=explainer,
+        admission=admission,
         max_body_bytes=1 << 20,
         body_deadline_s=30.0,
         metrics_need_key=True,

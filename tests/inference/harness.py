@@ -200,6 +200,7 @@ def start_house(
             telemetry=telemetry,
             directory=directory,
             explainer=ExplainService(telemetry, backend.report_of, names_tenants=False),
+            admission=admission,
             max_body_bytes=max_body_bytes,
             body_deadline_s=body_deadline_s,
             metrics_need_key=metrics_need_key,
