@@ -225,7 +225,7 @@ def _build(
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s, predictor)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note
-    peers = Peers(control.store.database, admission.restore, admission.demand.wants)
+    peers = Peers(control.store.database, admission.restore, admission.demand.wants, control.directory.capacity)
     telemetry.accounting.checks = accounting_checks(telemetry, admission, backend, usage)
 
     def policies() -> list[TenantPolicy]:
@@ -352,7 +352,7 @@ async def _open_books(house: _House) -> None:
     await house.usage.recover()
     now = datetime.now(UTC)
     async with house.control.store.database.read() as session:
-        house.admission.restore(*await read_all_spent(session, now))
+        house.admission.restore(*await read_all_spent(session, now), now)
     if house.peers is not None:
         await house.peers.join()
 

@@ -129,7 +129,8 @@ class Runtime:
 
     def _warn_of_contracts(self) -> None:
         contracts = (policy.committed_tpm for policy in self._directory.snapshot.policies.values())
-        for warning in contract_warnings(contracts, self._directory.capacity_tpm) if self._directory.capacity_tpm else ():
+        capacity_tpm = self._directory.capacity.tpm
+        for warning in contract_warnings(contracts, capacity_tpm) if capacity_tpm else ():
             log.warning("contracts_exceed_capacity", detail=warning)
 
     def _on_progress(self, step: Progress) -> None:
@@ -174,7 +175,7 @@ class Runtime:
         self.num_starts += 1
         self.came_up.set()
         self._gate.open()
-        self._directory.capacity_tpm = self._telemetry.engine.capacity_tpm
+        self._directory.capacity.own_tpm = self._telemetry.engine.capacity_tpm
         self._warn_of_contracts()
         log.info(
             "ready",

@@ -172,6 +172,7 @@ def plan_command(file: Path, prune: bool, as_json: bool, server: str | None, tok
     target = _target(server, token_file, where)
     plan = _at_its_line(document, lambda: target.plan(document.configuration, prune))
     print_json(plan) if as_json else click.echo(plan_text(plan))
+    warn(plan.warnings)
     sys.exit(EXIT_CHANGES if plan.changes else 0)
 
 
@@ -203,6 +204,7 @@ def apply_command(
     target = _target(server, token_file, where, makes=True)
     plan = _at_its_line(document, lambda: target.plan(document.configuration, prune))
     click.echo(plan_text(plan), err=as_json)
+    warn(plan.warnings)
     if plan.changes and not yes and sys.stdin.isatty():
         click.confirm("apply this?", abort=True)
     expected = None if even_if_changed else plan.version if plan_version is None else plan_version
@@ -211,7 +213,7 @@ def apply_command(
         print_json(done)
     elif done.changes:
         click.echo(f"applied: {_counts(done.changes)}")
-    warn(done.warnings)
+    warn([warning for warning in done.warnings if warning not in plan.warnings])
 
 
 def plan_text(plan: Plan) -> str:

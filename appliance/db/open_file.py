@@ -7,7 +7,8 @@ from sqlalchemy import make_url
 from appliance.errors import Unavailable
 
 RETRY_AFTER_S = 2.0
-REPLACED = "the database file {path} was removed or replaced while this server runs: put it back, or restart the server"
+REPLACED = "the database file was removed or replaced while this server runs: put it back, or restart the server"
+"""Without its path: everybody may ask /readyz."""
 
 
 class OpenFile:
@@ -30,4 +31,4 @@ class OpenFile:
             identity = found.st_dev, found.st_ino
         self._identity = self._identity or identity
         if identity != self._identity:
-            raise Unavailable(REPLACED.format(path=self._path), reason="database_unavailable", retry_after_s=RETRY_AFTER_S)
+            raise Unavailable(REPLACED, reason="database_unavailable", retry_after_s=RETRY_AFTER_S)

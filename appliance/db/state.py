@@ -22,7 +22,7 @@ ACCESS_VERSION = "access_version"
 
 
 CAPACITY_TPM = "capacity_tpm"
-"""Tokens a minute that the engine of the process which got ready last was measured to do."""
+"""Tokens a minute that the engines of the processes which serve, or served last, were measured to do together."""
 
 
 async def bump_version(session: AsyncSession) -> int:

@@ -79,7 +79,7 @@ def evidence_of(house: House) -> Evidence:
         reports=reports,
         spent={tenant_id: (standing.today, standing.this_month) for tenant_id, standing in standings.items()},
         policies=policies,
-        capacity_tpm=house.control.directory.capacity_tpm,
+        capacity_tpm=house.control.directory.capacity.tpm,
         now_ns=now_ns,
         wall_s=time.time(),
     )

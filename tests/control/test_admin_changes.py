@@ -355,7 +355,7 @@ async def test_contracts_beyond_the_measured_capacity_are_taken_with_a_warning_b
     assert none["warnings"] == []
     (unknown,) = (await ok(await client.post("/tenants", json={"slug": "first", "overrides": {"committed_tpm": 700}})))["warnings"]
     assert "700 tokens a minute" in unknown and "not known" in unknown, "no engine has measured anything yet"
-    control.directory.capacity_tpm = 1_000
+    control.directory.capacity.own_tpm = 1_000
     await control.directory.keep_capacity()
     fits = await ok(await client.post("/tenants", json={"slug": "second", "overrides": {"committed_tpm": 300}}))
     assert fits["warnings"] == []
@@ -364,7 +364,11 @@ async def test_contracts_beyond_the_measured_capacity_are_taken_with_a_warning_b
     (warning,) = (await ok(await client.patch("/tiers/batch", json={"rpm": 5})))["warnings"]
     assert "250 more" in warning, "a change of a tier says so too"
     applied = {"config": {"tenants": {"third": {"overrides": {"committed_tpm": 1}}}}}
+    (planned,) = (await ok(await client.post("/config/plan", json=applied)))["warnings"]
+    assert "1251 tokens a minute, 251 more" in planned, "before it is applied"
     (warning,) = (await ok(await client.post("/config/apply", json=applied)))["warnings"]
     assert "1251 tokens a minute, 251 more" in warning
     async with control.store.database.read() as session:
         assert await read_contract_warnings(session) == [warning], "the command line and the next start know what was measured"
+    control.directory.capacity.others_tpm = 251
+    assert (await ok(await client.patch("/tiers/batch", json={"rpm": 6})))["warnings"] == [], "another process can do the rest"

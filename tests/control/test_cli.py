@@ -236,7 +236,10 @@ def test_contracts_that_may_not_be_kept_are_told_by_the_command_that_makes_them(
         told = fairlane(*command)
         assert told.exit_code == 0 and "100 more than the 600" in told.stderr, told.output
     (tmp_path / "f.yaml").write_text("tenants: {acme: {overrides: {committed_tpm: 601}}}")
-    assert "1 more than the 600" in fairlane("config", "apply", str(tmp_path / "f.yaml")).stderr
+    planned = fairlane("config", "plan", str(tmp_path / "f.yaml"))
+    assert planned.exit_code == 2 and "1 more than the 600" in planned.stderr
+    assert fairlane("config", "plan", "-", "--prune", given="tenants: {}").stderr == "", "a pruned tenant has no contract"
+    assert fairlane("config", "apply", str(tmp_path / "f.yaml")).stderr.count("1 more than the 600") == 1
     assert fairlane("tenant", "update", "acme", "--set", "committed_tpm=600").stderr == ""
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.db.state import read_capacity_tpm
+from appliance.domain.access.capacity import Capacity
 from appliance.domain.access.principal import Limits, Principal, Scope
 from appliance.domain.admission.decisions import Occupancy, Standing, own_limit
 from appliance.domain.admission.demand import MEMORY_S, TIGHT_S, Demand
@@ -212,9 +214,34 @@ async def test_a_newcomer_gets_its_part_when_the_others_made_room_and_the_dead_o
     assert first.share("t") == WHOLE
 
 
+async def test_contracts_are_compared_with_what_all_processes_can_do_together(control: Control) -> None:
+    directory, there = control.directory, control.store.database
+    own, other = directory.capacity, Capacity()
+    first, second = (Peers(there, lambda *_: None, capacity=capacity) for capacity in (own, other))
+    own.own_tpm = 1_000
+    await first.join()
+    await second.join()
+    await first.beat()
+    assert own.tpm == 1_000, "the second one is not ready"
+    other.own_tpm = 600
+    for each in (second, first):
+        await each.beat()
+    assert (own.tpm, other.tpm) == (1_600, 1_600)
+    await directory.keep_capacity()
+    await second.leave()
+    await first.beat()
+    async with there.read() as session:
+        assert (own.tpm, await read_capacity_tpm(session)) == (1_000, 1_600)
+    await directory.keep_capacity()
+    async with there.read() as session:
+        assert await read_capacity_tpm(session) == 1_000
+    own.own_tpm = 0
+    assert own.tpm == 1_000, "before anything was measured, what the database has of it"
+
+
 async def test_what_all_processes_have_used_of_a_budget_is_told_to_each(control: Control) -> None:
     told: list[dict[str, tuple[int, int]]] = []
-    peers = [Peers(control.store.database, lambda tenants, _keys: told.append(tenants)) for _ in range(2)]
+    peers = [Peers(control.store.database, lambda tenants, _keys, _at: told.append(tenants)) for _ in range(2)]
     for each in peers:
         await each.join()
     for _ in range(3):

@@ -139,8 +139,37 @@ def test_a_keys_own_limits_hold_beneath_the_tenants(admission: Admission) -> Non
     assert refusal(admission, caller("large", rpm=1)).message.startswith("tenant 't'")
 
 
-def test_what_was_used_before_a_restart_counts_against_the_budgets(admission: Admission) -> None:
-    admission.restore({"t": (40, 100)}, {"k": (0, 7)})
+def test_a_request_counts_for_the_day_and_month_in_which_it_ends_and_its_reservation_for_the_present_one(
+    admission: Admission, clock: FakeClock
+) -> None:
+    principal = caller(tokens_per_day=100, tokens_per_month=100)
+    clock.seconds = 12 * 3600 - 1  # of the last day of January
+    over_midnight = admission.enter(principal, 60)
+    admission.enter(principal, 30).close(30)
+    clock.seconds += 2
+    standing = admission.standings(principal)[0]
+    assert (standing.today, standing.this_month) == (60, 60), "what it may still use is taken from where it will end"
+    over_midnight.close(50)
+    standing = admission.standings(principal)[0]
+    assert (standing.today, standing.this_month) == (50, 50)
+    clock.seconds -= 2  # the wall clock is set back over midnight
+    assert admission.standings(principal)[0].today == 30
+    admission.enter(principal, 5).close(5)
+    clock.seconds += 2
+    assert (admission.standings(principal)[0].today, admission.spent_today("t")) == (50, 50), "neither day is charged with the other's"
+
+
+def test_what_was_read_of_yesterday_is_not_charged_to_today(admission: Admission, clock: FakeClock) -> None:
+    clock.seconds = 12 * 3600 - 0.1
+    read_at = datetime.fromtimestamp(clock.wall_s(), UTC)
+    clock.seconds += 0.2  # the database took so long to answer
+    admission.restore({"t": (90, 90)}, {"k": (90, 90)}, read_at)
+    standings = admission.standings(caller())
+    assert [(standing.today, standing.this_month) for standing in standings] == [(0, 0), (0, 0)]
+
+
+def test_what_was_used_before_a_restart_counts_against_the_budgets(admission: Admission, clock: FakeClock) -> None:
+    admission.restore({"t": (40, 100)}, {"k": (0, 7)}, datetime.fromtimestamp(clock.wall_s(), UTC))
     assert refusal(admission, caller(tokens_per_day=40)).reason == "budget"
     assert refusal(admission, caller(limits=Limits(tokens_per_month=7))).reason == "budget"
     admission.enter(caller(tokens_per_day=41, tokens_per_month=101))

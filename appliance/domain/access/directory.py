@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from appliance.domain.access.capacity import Capacity
 from appliance.domain.access.principal import Principal, Scope
 from appliance.domain.access.snapshot import AccessSnapshot, Admin
 from appliance.errors import Unavailable
@@ -27,7 +28,9 @@ WRITE_EVERY_S = 5.0
 """Where nothing was written for so long, something is, to see whether it can be."""
 RETRY_WRITE_S = 1.0
 
-LOST = "the database does not answer; keys and tenants are as last read"
+NO_ANSWER = "the database does not answer"
+AS_LAST_READ = "keys and tenants are as last read"
+LOST = f"{NO_ANSWER}; {AS_LAST_READ}"
 NO_WRITES = "the database takes no writes; usage is kept in the data directory and administration is refused"
 
 
@@ -52,7 +55,7 @@ class SnapshotSource(Protocol):
         ...
 
     async def keep_capacity(self, capacity_tpm: int) -> None:
-        """Write down what the engine was measured to do."""
+        """Write down what the engines were measured to do."""
         ...
 
 
@@ -67,17 +70,17 @@ class Directory:
         tick_s: float = TICK_S,
         capacity_tpm: int = 0,
     ) -> None:
+        """`capacity_tpm`: what the database has of it."""
         self._source = source
         self._snapshot = snapshot
         self._wall_clock_s = wall_clock_s
         self._tick_s = tick_s
         self._loading = asyncio.Lock()
         self._subscribers: list[Callable[[AccessSnapshot], None]] = []
-        self._is_lost = False
-        """The database did not answer the last poll; the snapshot may be old."""
+        self._lost = ""
+        """Why the last poll brought nothing, so that the snapshot may be old; empty: it did."""
         self._said_no_writes = False
-        self.capacity_tpm = self._kept_capacity_tpm = capacity_tpm
-        """Tokens a minute that the engine measured it can do, or one did at an earlier start; 0: none was ready yet."""
+        self.capacity = Capacity(kept_tpm=capacity_tpm)
 
     @property
     def is_lost(self) -> bool:
@@ -87,8 +90,8 @@ class Directory:
     @property
     def flaw(self) -> str:
         """What is wrong with the database, in words; empty: nothing."""
-        if self._is_lost:
-            return LOST
+        if self._lost:
+            return f"{self._lost}; {AS_LAST_READ}"
         return "" if self._source.takes_writes else NO_WRITES
 
     @property
@@ -126,19 +129,22 @@ class Directory:
         try:
             if await self._source.version() != self._snapshot.version:
                 await self.refresh()
+        except Unavailable as error:
+            self._lose(error.message, told=error.message)
         except Exception as error:  # noqa: BLE001 (following must outlive whatever the database does)
-            self._lose(str(error), None if isinstance(error, Unavailable) else error)
+            self._lose(str(error), error)
         else:
-            if self._is_lost:
+            if self._lost:
                 log.info("database_back", snapshot_version=self._snapshot.version)
-            self._is_lost = False
+            self._lost = ""
         finally:
             silence.cancel()
 
-    def _lose(self, reason: str, unexpected: Exception | None = None) -> None:
-        if not self._is_lost:
+    def _lose(self, reason: str, unexpected: Exception | None = None, told: str = NO_ANSWER) -> None:
+        """`told`: the reason as everybody may read it, who asks whether we are ready."""
+        if not self._lost:
             log.error("database_lost", error=reason, snapshot_version=self._snapshot.version, exc_info=unexpected)
-        self._is_lost = True
+        self._lost = told
 
     async def _count_silence(self) -> None:
         for _ in range(SILENT_TICKS):
@@ -160,16 +166,16 @@ class Directory:
             )
 
     async def keep_capacity(self) -> None:
-        """Where the engine was measured anew, have the database know it: the command line warns by it, and so does the next start."""
-        if self.capacity_tpm != self._kept_capacity_tpm:
-            measured = self.capacity_tpm
+        """Where what was measured is another, have the database know it: the command line warns by it, and so does the next start."""
+        measured = self.capacity.tpm
+        if measured != self.capacity.kept_tpm:
             try:
                 await self._source.keep_capacity(measured)
             except Unavailable:
                 return  # tried again
             except Exception as error:
                 log.error("capacity_not_kept", error=str(error), exc_info=error)
-            self._kept_capacity_tpm = measured
+            self.capacity.kept_tpm = measured
 
     async def follow(self) -> None:
         """Poll for ever; run it as a task and cancel it at shutdown."""

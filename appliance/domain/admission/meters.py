@@ -73,6 +73,32 @@ class LastMinute:
         self.seconds.append((second, tokens))
 
 
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day (UTC) and its month. Seconds of the wall clock."""
+
+    date: date
+    month: date
+    """Its first day."""
+    begin_s: float
+    end_s: float
+    month_end_s: float
+
+    def holds(self, wall_s: float) -> bool:
+        return self.begin_s <= wall_s < self.end_s
+
+
+def day_at(wall_s: float) -> Day:
+    """The day that a moment belongs to."""
+    begin = datetime.fromtimestamp(wall_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    month = begin.replace(day=1)
+    end, month_end = begin + timedelta(days=1), (month + timedelta(days=32)).replace(day=1)
+    return Day(begin.date(), month.date(), begin.timestamp(), end.timestamp(), month_end.timestamp())
+
+
+NO_DAY = Day(date.min, date.min, 0.0, 0.0, 0.0)
+
+
 @dataclass(slots=True)
 class Spent:
     """Tokens by day and by month (UTC), without what is reserved. Each has its own number, whichever way the wall clock is moved."""
@@ -80,20 +106,28 @@ class Spent:
     days: Counter[date] = field(default_factory=Counter[date])
     months: Counter[date] = field(default_factory=Counter[date])
     """By their first days."""
+    _day: Day = NO_DAY
+    """The last one that was asked for: nearly always the present one, and working it out takes longer than a decision."""
 
-    def today(self, now: datetime) -> int:
-        return self.days[now.date()]
+    def day(self, wall_s: float) -> Day:
+        if not self._day.holds(wall_s):
+            self._day = day_at(wall_s)
+        return self._day
 
-    def this_month(self, now: datetime) -> int:
-        return self.months[_first_of_month(now)]
+    def today(self, wall_s: float) -> int:
+        return self.days[self.day(wall_s).date]
 
-    def add(self, tokens: int, now: datetime) -> None:
-        """They were used now."""
-        self.raise_to(self.today(now) + tokens, self.this_month(now) + tokens, now)
+    def this_month(self, wall_s: float) -> int:
+        return self.months[self.day(wall_s).month]
 
-    def raise_to(self, today: int, this_month: int, now: datetime) -> None:
-        """At least so many were used of the day and the month."""
-        for tokens, period, least in ((self.days, now.date(), today), (self.months, _first_of_month(now), this_month)):
+    def add(self, tokens: int, wall_s: float) -> None:
+        """They were used then."""
+        self.raise_to(self.today(wall_s) + tokens, self.this_month(wall_s) + tokens, wall_s)
+
+    def raise_to(self, today: int, this_month: int, wall_s: float) -> None:
+        """At least so many were used of the day and the month of a moment."""
+        day = self.day(wall_s)
+        for tokens, period, least in ((self.days, day.date, today), (self.months, day.month, this_month)):
             tokens[period] = max(tokens[period], least)
             if len(tokens) > KEPT_PERIODS:
                 del tokens[next(iter(tokens))]
@@ -143,17 +177,17 @@ class Account:
     def standing(self, owner: str, limits: Limits, now_ns: int, wall_s: float, whole: Limits = NO_LIMITS) -> Standing:
         """How the owner stands under its limits at this moment. `owner`: as messages name it; `whole`: the limits before they were divided
         between processes."""
-        now = datetime.fromtimestamp(wall_s, UTC)
+        day = self.spent.day(wall_s)
         return Standing(
             owner=owner,
             limits=limits,
             whole=whole,
             requests=self.requests.level(now_ns) + self.waiting,
             tokens=self.tokens.level(now_ns) + self.reserved,
-            today=self.spent.today(now) + self.reserved,
-            this_month=self.spent.this_month(now) + self.reserved,
-            day_left_s=seconds_left_of_day(now),
-            month_left_s=seconds_left_of_month(now),
+            today=self.spent.today(wall_s) + self.reserved,
+            this_month=self.spent.this_month(wall_s) + self.reserved,
+            day_left_s=day.end_s - wall_s,
+            month_left_s=day.month_end_s - wall_s,
         )
 
     def reserve(self, tokens: int) -> None:
@@ -172,25 +206,9 @@ class Account:
         self.reserved -= reserved
         self.tokens.add(used, now_ns)
         self.last_minute.add(used, now_ns)
-        self.spent.add(used, datetime.fromtimestamp(wall_s, UTC))
+        self.spent.add(used, wall_s)
 
 
 def blend(before: float, value: float) -> float:
     """A running mean that forgets."""
     return before + RECENT_WEIGHT * (value - before)
-
-
-def seconds_left_of_day(now: datetime) -> float:
-    """Until the next midnight (UTC)."""
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    return (midnight - now).total_seconds()
-
-
-def seconds_left_of_month(now: datetime) -> float:
-    """Until the first of the next month (UTC)."""
-    first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return ((first + timedelta(days=32)).replace(day=1) - now).total_seconds()
-
-
-def _first_of_month(now: datetime) -> date:
-    return now.date().replace(day=1)

@@ -7,7 +7,6 @@ rather too little; what was refused then is let in again if the limits now allow
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from heapq import heappop, heappush
 
 from appliance.domain.access.principal import Limits
@@ -37,7 +36,7 @@ def replay(
     """`reports` are one tenant's. `wall_s` is the wall clock at `now_ns`; `today` and `this_month` what it had used before them."""
     arrivals = sorted(reports, key=lambda report: report.received_ns)
     account, limits = Account(), Limits(policy.rpm, policy.tpm, policy.tokens_per_day, policy.tokens_per_month)
-    account.spent.raise_to(today, this_month, datetime.fromtimestamp(wall_s, UTC))
+    account.spent.raise_to(today, this_month, wall_s)
     account.heed(limits, 0)
     ends: list[int] = []
     starts: list[int] = []

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from appliance.domain.access.principal import Limits, Principal
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, own_limit
@@ -105,8 +105,7 @@ class Admission:
 
     def spent_today(self, tenant_id: str) -> int:
         """Tokens a tenant has settled since midnight (UTC)."""
-        now = datetime.fromtimestamp(self._wall_s(), UTC)
-        return self._tenants[tenant_id].spent.today(now) if tenant_id in self._tenants else 0
+        return self._tenants[tenant_id].spent.today(self._wall_s()) if tenant_id in self._tenants else 0
 
     def knows(self, tenant_id: str) -> bool:
         """Whether a request of it came since the start."""
@@ -119,12 +118,12 @@ class Admission:
         standing = account.standing(tenant_id, limits_of(policy), self._clock_ns(), self._wall_s())
         return TenantUse(self._in_flight.get(tenant_id, 0), self._waiting.get(tenant_id, 0), standing)
 
-    def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]]) -> None:
-        """Tokens that all processes have used of this day and this month, by tenant and by meter of keys; what we know beyond stays."""
-        now = datetime.fromtimestamp(self._wall_s(), UTC)
+    def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]], at: datetime) -> None:
+        """Tokens that all processes have used of the day and the month of a moment, when they were read, by tenant and by meter of keys;
+        what we know beyond stays. It is not the present moment: around midnight the day before would be charged to the new one."""
         for account_of, spent in ((self._tenant_account, tenants), (self._key_account, keys)):
             for owner_id, (today, this_month) in spent.items():
-                account_of(owner_id).spent.raise_to(today, this_month, now)
+                account_of(owner_id).spent.raise_to(today, this_month, at.timestamp())
 
     def standings(self, principal: Principal) -> list[Standing]:
         """How the caller's tenant and key stand under their limits."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from appliance.domain.slas.decisions import SLA_FIELDS, Sla, contradictions, sla_with
+from appliance.domain.slas.decisions import SLA_FIELDS, Sla, contradictions, sla_with, stored_sla
 from appliance.domain.tenants.decisions import check_name, check_slug
 from appliance.errors import Fault, Invalid
 
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     left_alone: list[str] = []
     """Objects that the document does not name, as `tenant acme`; `prune` would remove them."""
     warnings: list[str] = []
-    """Of what was applied: worth a second look."""
+    """Of the database once the document is applied: worth a second look."""
 
 
 def refuse(faults: Sequence[Fault]) -> None:
@@ -113,6 +113,14 @@ def plan_changes(version: int, present: Configuration, wanted: Configuration, *,
     removed = [Change("delete", "tenant", slug) for slug in gone_tenants] + [Change("delete", "tier", name) for name in gone_tiers]
     left = [] if prune else [f"{change.kind} {change.name}" for change in removed]
     return Plan(version=version, changes=[*tiers, *tenants, *(removed if prune else [])], left_alone=left), faults
+
+
+def contracts_after(present: Configuration, wanted: Configuration, *, prune: bool) -> list[int | None]:
+    """`committed_tpm` of every tenant there is once a document without faults is applied."""
+    slas = {name: msgspec.convert(fields, Sla) for name, fields in {**_full_tiers(present), **_full_tiers(wanted)}.items()}
+    left = {} if prune and wanted.tenants is not None else present.tenants or {}
+    tenants = {**left, **(wanted.tenants or {})}
+    return [stored_sla(slas[tenant.tier], tenant.overrides)[0].committed_tpm for tenant in tenants.values()]
 
 
 def unknown_fields(given: Iterable[str], known: Iterable[str], where: str) -> list[Fault]:

@@ -5,7 +5,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.state import bump_version, read_capacity_tpm, read_version
 from appliance.domain.audit.service import Actor
-from appliance.domain.configuration.decisions import Change, Configuration, Plan, TenantSpec, configuration_faults, plan_changes, refuse
+from appliance.domain.configuration.decisions import (
+    Change,
+    Configuration,
+    Plan,
+    TenantSpec,
+    configuration_faults,
+    contracts_after,
+    plan_changes,
+    refuse,
+)
 from appliance.domain.slas.decisions import Sla, check_sla, contract_warnings
 from appliance.domain.slas.service import list_tiers, sla_of
 from appliance.domain.tenants.service import create_tenant, delete_tenant, list_tenants, removed_slugs, update_tenant
@@ -44,7 +53,8 @@ async def plan_configuration(session: AsyncSession, wanted: Configuration, *, pr
         message = f"a tenant {slug!r} was removed, and its slug stays taken, for usage and audit name it: choose another slug"
         faults.append(Fault(f"tenants.{slug}", message))
     refuse(faults)
-    return plan
+    warnings = contract_warnings(contracts_after(present, wanted, prune=prune), await read_capacity_tpm(session))
+    return msgspec.structs.replace(plan, warnings=warnings)
 
 
 async def apply_configuration(session: AsyncSession, wanted: Configuration, *, prune: bool, version: int | None, actor: Actor) -> Plan:
@@ -62,11 +72,9 @@ async def apply_configuration(session: AsyncSession, wanted: Configuration, *, p
         raise Conflict("the database changed meanwhile: plan again", code="version_conflict", param="version")
     for change in plan.changes:
         await _make(session, change, actor)
-    contracts: list[int | None] = []
     for found in await list_tenants(session):  # also those that the document does not name
         check_sla(found.effective, f"tenants.{found.tenant.slug}")
-        contracts.append(found.effective.committed_tpm)
-    return msgspec.structs.replace(plan, warnings=contract_warnings(contracts, await read_capacity_tpm(session)))
+    return plan
 
 
 async def _make(session: AsyncSession, change: Change, actor: Actor) -> None:

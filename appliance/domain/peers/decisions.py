@@ -39,6 +39,8 @@ class Member:
     plan: int
     """Number of the newest plan that it heeds."""
     wants: Wants
+    capacity_tpm: int = 0
+    """Tokens a minute that it was measured to do; 0: not yet."""
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):

@@ -19,6 +19,8 @@ class ServingProcess(Base):
     """Number of the newest plan that it heeds."""
     wants: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
     """Demand of tenants there."""
+    capacity_tpm: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Tokens a minute that its engines were measured to do; 0: not yet."""
 
 
 class LimitPlan(Base):

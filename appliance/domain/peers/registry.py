@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import structlog
 
 from appliance.db.database import Database
+from appliance.domain.access.capacity import Capacity
 from appliance.domain.peers.decisions import IDLE, NO_PLAN, WHOLE, Member, Plan, Share, Wants, share_in
 from appliance.domain.peers.service import beat, join, leave
 from appliance.domain.tenants.spent import Spent, read_all_spent
@@ -37,14 +38,17 @@ class Peers:
     def __init__(
         self,
         database: Database,
-        note_spent: Callable[[Spent, Spent], None],
+        note_spent: Callable[[Spent, Spent, datetime], None],
         wants: Callable[[Collection[str], float], Wants] = lambda _named, _now_s: {},
+        capacity: Capacity | None = None,
     ) -> None:
-        """`note_spent` takes what all processes have used of a day and a month, by tenant and by a key's meter; `wants` says what this
-        one is asked for, of tenants that it names itself and of those that others name, at a moment of the monotonic clock."""
+        """`note_spent` takes what all processes have used of the day and month of a moment, by tenant and by a key's meter; `wants` says
+        what this one is asked for, of tenants that it names itself and of those that others name, at a moment of the monotonic clock.
+        `capacity` tells what this process can do, and is told what the others can."""
         self._database = database
         self._note_spent = note_spent
         self._wants = wants
+        self._capacity = capacity or Capacity()
         self._id = uuid.uuid4().hex
         self._seen: dict[str, _Seen] = {}
         self._named_by_others: set[str] = set()
@@ -72,7 +76,7 @@ class Peers:
         """One sign of life, and the plan that holds. Raises `Unavailable`."""
         wants = self._wants(self._named_by_others | self._plan.bounds.keys(), time.monotonic())
         async with self._database.write() as session:
-            members, plan, was_removed = await beat(session, self._id, self._plan.number, wants, self._dead())
+            members, plan, was_removed = await beat(session, self._id, self._plan.number, wants, self._capacity.own_tpm, self._dead())
         if was_removed:  # others may have taken our part
             self._before = self._plan = NO_PLAN
         self._look(members, plan)
@@ -80,7 +84,7 @@ class Peers:
         if len(members) > 1 and self._num_beats % SPENT_EVERY_BEATS == 0:
             now = datetime.now(UTC)
             async with self._database.read() as session:
-                self._note_spent(*await read_all_spent(session, now))
+                self._note_spent(*await read_all_spent(session, now), now)
 
     async def run(self) -> None:
         """Beat for ever; run it as a task, cancel it at shutdown and then `leave`."""
@@ -106,6 +110,7 @@ class Peers:
             if name in before and before[name].beats == seen.beats:
                 seen.silent_looks = before[name].silent_looks + 1
         others = [member for member in members if member.id != self._id]
+        self._capacity.others_tpm = sum(member.capacity_tpm for member in others)
         self._named_by_others = {name for member in others for name, units in member.wants.items() if units >= IDLE}
         if plan.number != self._plan.number:
             if plan.members != self._plan.members:

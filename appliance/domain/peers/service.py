@@ -27,14 +27,14 @@ async def join(session: AsyncSession, process_id: str) -> None:
 
 
 async def beat(
-    session: AsyncSession, process_id: str, plan_number: int, wants: Wants, dead: Collection[str]
+    session: AsyncSession, process_id: str, plan_number: int, wants: Wants, capacity_tpm: int, dead: Collection[str]
 ) -> tuple[list[Member], Plan, bool]:
-    """Show a sign of life, which plan it heeds and what it is asked for, remove the dead, make the next plan where it is time.
+    """Show a sign of life, which plan it heeds, what it is asked for and can do, remove the dead, make the next plan where it is time.
 
     All members, the plan that holds now, and whether the process had to join again because others had removed it.
     """
     await _in_order(session)
-    signs = {"beats": ServingProcess.beats + 1, "plan": plan_number, "wants": dict(wants)}
+    signs = {"beats": ServingProcess.beats + 1, "plan": plan_number, "wants": dict(wants), "capacity_tpm": capacity_tpm}
     found = await session.execute(
         update(ServingProcess).where(ServingProcess.id == process_id).values(**signs).returning(ServingProcess.id)
     )
@@ -43,7 +43,7 @@ async def beat(
         await join(session, process_id)
     if dead:
         await session.execute(delete(ServingProcess).where(ServingProcess.id.in_(dead)))
-    columns = (ServingProcess.id, ServingProcess.joined, ServingProcess.beats, ServingProcess.plan, ServingProcess.wants)
+    columns = [getattr(ServingProcess, name) for name in ("id", "joined", "beats", "plan", "wants", "capacity_tpm")]
     members = [Member(*row) for row in await session.execute(select(*columns))]
     plan = await _read_plan(session)
     following = next_plan(plan, members)

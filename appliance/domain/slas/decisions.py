@@ -182,14 +182,15 @@ def contract_warnings(contracts: Iterable[int | None], capacity_tpm: int) -> lis
     if not capacity_tpm:
         return [
             (
-                f"the contracts (committed_tpm) of all tenants add up to {committed} tokens a minute; whether this machine can do as much"
+                f"the contracts (committed_tpm) of all tenants add up to {committed} tokens a minute; whether that can be done"
                 " is not known, because a server measures it when it first gets ready: look again then"
             )
         ]
     return [
         (
             f"the contracts (committed_tpm) of all tenants add up to {committed} tokens a minute, {committed - capacity_tpm} more than the"
-            f" {capacity_tpm} that this machine was measured to do: when all use them at once, none can be kept whole"
+            f" {capacity_tpm} that the servers on this database were measured to do together: when all use them at once, none can"
+            " be kept whole"
         )
     ]
 

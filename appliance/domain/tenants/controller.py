@@ -51,7 +51,7 @@ Callers = NamedDependency[Admin]
 def _warned[View: (TenantView, TierView)](view: View, directory: Directory) -> View:
     """With what to say about all contracts as they are now."""
     contracts = (policy.committed_tpm for policy in directory.snapshot.policies.values())
-    return msgspec.structs.replace(view, warnings=contract_warnings(contracts, directory.capacity_tpm))
+    return msgspec.structs.replace(view, warnings=contract_warnings(contracts, directory.capacity.tpm))
 
 
 class TenantController(Controller):

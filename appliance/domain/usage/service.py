@@ -65,16 +65,19 @@ async def group_usage(
 
 
 async def read_spent(session: AsyncSession, owner: Literal["tenant", "key_id"], now: datetime) -> dict[str, tuple[int, int]]:
-    """Tokens used since the beginning of this day and of this month (UTC), by tenant or key."""
+    """Tokens used of this day and of this month (UTC), by tenant or key; not what a clock that was ahead booked later than that."""
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    first = today.replace(day=1)
     column: ColumnElement[str] = getattr(UsageHour, owner)
 
-    async def since(begin: datetime) -> Mapping[str, int]:
+    async def between(begin: datetime, end: datetime) -> Mapping[str, int]:
         tokens = func.sum(UsageHour.prompt_tokens + UsageHour.generated_tokens)
-        found = await session.execute(select(column, tokens).where(UsageHour.began_at >= begin).group_by(column))
+        span = (UsageHour.began_at >= begin, UsageHour.began_at < end)
+        found = await session.execute(select(column, tokens).where(*span).group_by(column))
         return {name: int(total) for name, total in found}
 
-    of_day, of_month = await since(today), await since(today.replace(day=1))
+    of_day = await between(today, today + timedelta(days=1))
+    of_month = await between(first, (first + timedelta(days=32)).replace(day=1))
     return {name: (of_day.get(name, 0), total) for name, total in of_month.items()}
 
 

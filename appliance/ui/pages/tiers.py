@@ -48,7 +48,7 @@ class TierPages(Controller):
             numbers = await count_by_tier(session)
             rows = [TierRow(row, sla_of(row), numbers.get(row.name, 0)) for row in await list_tiers(session)]
         committed = sum(policy.committed_tpm or 0 for policy in directory.snapshot.policies.values())
-        values = {"rows": rows, "committed": committed, "capacity": directory.capacity_tpm, "done": done}
+        values = {"rows": rows, "committed": committed, "capacity": directory.capacity.tpm, "done": done}
         return ui.views.page(request, "tiers/list.html", page="tiers", **values)
 
     @get("/new-tier", opt=WRITES)
