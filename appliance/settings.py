@@ -56,7 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str = "var"
     """Folder of the database, the first key, the model's exported files and run.json. Made when missing."""
     database_url: str = ""
-    """SQLAlchemy URL, `sqlite:///path` or `postgresql://user:password@host/name`; empty is SQLite in the data directory."""
+    """SQLAlchemy URL, `sqlite:///path` or `postgresql://user:password@host/name`; empty is SQLite in the data directory. `sqlite:///path?timeout=2`
+    waits two seconds, not five, for another program's lock."""
     max_body_bytes: Count = 4 * 1024 * 1024
     """Longest request body; a longer one is refused with 413 before it is read."""
     body_deadline_s: Annotated[float, msgspec.Meta(ge=0.1)] = 30.0

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.cli.common import fails_clearly, print_json, print_table, read_database, store_options
 from appliance.domain.audit.controller import audit_view
 from appliance.domain.audit.models import AuditEvent
-from appliance.domain.audit.service import list_events
+from appliance.domain.audit.service import list_events, require_target
 
 
 @click.group()
@@ -25,7 +25,10 @@ def list_command(limit: int, target: str | None, as_json: bool, **where: str | N
     """Show changes, newest first."""
 
     async def work(session: AsyncSession) -> list[AuditEvent]:
-        return await list_events(session, None, limit, target, within=True)
+        found = await list_events(session, None, limit, target, within=True)
+        if target is not None and not found:
+            await require_target(session, target)
+        return found
 
     found = read_database(**where, work=work)
     if as_json:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Self
 
 import msgspec
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -24,7 +24,8 @@ from appliance.db.outage import Outage
 from appliance.errors import Invalid, Unavailable
 
 BUSY_TIMEOUT_MS = 5_000
-"""How long a SQLite connection waits for another's lock."""
+"""How long a SQLite connection waits for another's lock, where the URL does not say."""
+MAX_BUSY_TIMEOUT_MS = 60_000
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
 POOL_TIMEOUT_S = 3.0
@@ -39,11 +40,23 @@ UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 DAMAGED_ERRORS = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 DAMAGED = "the database file is damaged: restore a backup of it, or move it away to start with an empty one (keys and tenants are lost)"
 
+
+class UnreadableValue(Exception):
+    """A stored value is none that we ever wrote: SQLite has no checksums, so damage may show there first."""
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise UnreadableValue(str(error)) from error
+
+
 ENGINE_OPTIONS: dict[str, Any] = {
     "pool_timeout": POOL_TIMEOUT_S,
     "hide_parameters": True,
     "json_serializer": lambda value: msgspec.json.encode(value).decode(),
-    "json_deserializer": msgspec.json.decode,
+    "json_deserializer": _from_json,
 }
 """Parameters stay out of errors, and so out of logs: people type passwords into the wrong field. A snapshot
 decodes several JSON columns a row; msgspec does it several times faster than the standard library."""
@@ -109,11 +122,12 @@ def _lost_as_unavailable(outage: Outage) -> Iterator[None]:
     """Turns "the database does not answer" into `Unavailable`; the cause goes to the log, not to clients."""
     try:
         yield
-    except (DBAPIError, OSError, TimeoutError, PoolTimeoutError) as error:
+    except (DBAPIError, OSError, TimeoutError, PoolTimeoutError, UnreadableValue) as error:
         if isinstance(error, DBAPIError) and not _is_lost(error):
             raise
         outage.failed(str(error).partition("\n")[0], time.monotonic())
-        message = DAMAGED if _sqlite_error(error).startswith(DAMAGED_ERRORS) else "the database does not answer"
+        is_damaged = isinstance(error, UnreadableValue) or _sqlite_error(error).startswith(DAMAGED_ERRORS)
+        message = DAMAGED if is_damaged else "the database does not answer"
         raise Unavailable(message, reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
 
 
@@ -141,8 +155,9 @@ def _sqlstate(error: Exception) -> str:
 
 def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
     if url.startswith("sqlite"):
-        engine = create_async_engine(url, **ENGINE_OPTIONS, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
-        pragmas = ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}")
+        busy_ms = _busy_timeout_ms(url)
+        engine = create_async_engine(url, **ENGINE_OPTIONS, connect_args={"timeout": busy_ms / 1000})
+        pragmas = ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={busy_ms}")
         pragmas += (f"foreign_keys={'ON' if enforce_foreign_keys else 'OFF'}",)
         event.listen(engine.sync_engine, "do_connect", _make_private_file)
         event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, pragmas))
@@ -157,6 +172,19 @@ def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
     engine = create_async_engine(url, **ENGINE_OPTIONS, pool_pre_ping=True, pool_size=4, connect_args=connect_args)
     event.listen(engine.sync_engine, "before_cursor_execute", _refuse_unstorable)
     return engine
+
+
+def _busy_timeout_ms(url: str) -> int:
+    """SQLite's parameter `timeout` of a URL is in seconds. Raises `Invalid`."""
+    given = make_url(url).query.get("timeout", BUSY_TIMEOUT_MS / 1000)
+    try:
+        busy_ms = round(float(given) * 1000)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError, OverflowError):
+        busy_ms = -1
+    if not 0 <= busy_ms <= MAX_BUSY_TIMEOUT_MS:
+        message = f"timeout={given!r} of the database's URL must be seconds from 0 to {MAX_BUSY_TIMEOUT_MS // 1000}, and come once"
+        raise Invalid(message, param="database_url")
+    return busy_ms
 
 
 def _refuse_unstorable(_connection: Any, _cursor: Any, _statement: str, parameters: Any, _context: Any, _executemany: bool) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +83,39 @@ def test_a_gateway_key_speaks_for_any_tenant_there_is():
     assert (principal.tenant_id, principal.policy.tenant_id, principal.cache_salt) == ("globex", "globex", "tenant:globex")
     with pytest.raises(Forbidden, match="names no tenant"):
         snapshot.authenticate("raw", "nobody", NOW_S)
+
+
+@pytest.mark.parametrize("header", ["", " globex", "Globex", "globex,acme", "globex\x00", "gl\u043ebex", "%67lobex", "g" * 9_999])
+def test_a_tenant_header_that_is_no_slug_as_it_is_written_names_nobody(header):
+    with pytest.raises(Forbidden, match="names no tenant") as refused:
+        snapshot_of(("raw", acme_key(Scope.GATEWAY))).authenticate("raw", header, NOW_S)
+    assert refused.value.code == "unknown_tenant" and len(refused.value.message) < 500
+    with pytest.raises(Forbidden) as refused:
+        snapshot_of(("raw", acme_key())).authenticate("raw", header, NOW_S)
+    assert refused.value.code == "tenant_mismatch"
+
+
+class Looked(dict[bytes, KeyRecord]):
+    """Keys by digest; remembers what was asked for."""
+
+    def __init__(self, keys: Mapping[bytes, KeyRecord]) -> None:
+        super().__init__(keys)
+        self.asked: list[bytes] = []
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        self.asked.append(key)
+        return super().get(key, default)
+
+
+def test_a_wrong_secret_is_looked_for_like_a_key_of_which_not_even_the_beginning_is_right():
+    """What is compared is an HMAC under the pepper, which whoever guesses can not choose: time tells nothing of how much was right."""
+    raw = new_key()
+    known = snapshot_of((raw, acme_key()))
+    for wrong in (raw[:-1] + "g", raw[:6] + "0" * 37, "sk-" + raw[3:], "0" * len(raw), "\u00e9" * 20, "fl-"):
+        keys = Looked(known.keys)
+        with pytest.raises(Unauthenticated) as refused:
+            replace(known, keys=keys).authenticate(wrong, None, NOW_S)
+        assert keys.asked == [digest_key(wrong, PEPPER)] and refused.value.code == "invalid_api_key"
 
 
 def test_a_suspended_tenant_is_forbidden_not_unauthenticated():
@@ -182,7 +216,7 @@ class FakeSource:
     async def keep_capacity(self, capacity_tpm: int) -> None: ...
 
 
-@pytest.mark.parametrize("error", [Unavailable("gone", reason="database_unavailable", retry_after_s=1), RuntimeError("surprise")])
+@pytest.mark.parametrize("error", [Unavailable("the database does not answer", reason="database_unavailable", retry_after_s=1), RuntimeError("surprise")])
 async def test_a_lost_database_keeps_the_last_snapshot_and_recovers_by_itself(error):
     source = FakeSource(snapshot_of(("raw", acme_key())))
     directory = Directory(source, await source.load(), lambda: NOW_S)

@@ -1,5 +1,7 @@
 """Every revision up, down and up again with data, on both databases; and what the server refuses to run on."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -198,6 +200,31 @@ async def test_a_failed_migration_leaves_nothing_behind(settings):
         tables = await connection.run_sync(lambda sync_connection: inspect(sync_connection).get_table_names())
     assert tables == ["tenant"]
     await database.close()
+
+
+def kill_while_migrating(url: str, *places: str) -> None:
+    subprocess.run([sys.executable, "-m", "tests.control.killed_migration", url, *places], check=True, timeout=60)
+
+
+async def test_a_migration_that_is_killed_anywhere_has_changed_nothing_and_the_next_one_goes_all_the_way(settings):
+    url = sqlalchemy_url(settings)
+    kill_while_migrating(url, "0", "12")
+    assert await state_of(url) is SchemaState.EMPTY, "an empty database is as empty as before: the next start fills it"
+    store = await open_store(settings)
+    async with store.database.write() as session:
+        session.add(UsageHour(**usage_row()))
+    await store.database.close()
+    await migrate(url, REVISIONS[0])
+    kill_while_migrating(url, "3", "20", "40", "commit")
+    assert await state_of(url) is SchemaState.BEHIND
+    with pytest.raises(SchemaError, match="back it up and run `fairlane migrate`"):
+        await open_store(settings)
+    await migrate(url)
+    store = await open_store(settings)
+    async with store.database.read() as session:
+        assert (await session.scalars(select(Tenant))).one().slug == "default"
+        assert {tier.name for tier in await list_tiers(session)} == {"batch", "interactive", "standard"}
+    await store.database.close()
 
 
 async def test_a_failed_write_leaves_nothing_behind_not_even_the_version(control):

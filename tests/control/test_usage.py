@@ -3,11 +3,12 @@
 import csv
 import io
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from httpx import ASGITransport, AsyncClient
 from litestar import Litestar
@@ -16,6 +17,7 @@ from sqlalchemy import select
 from appliance.db.database import Database
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
+from appliance.domain.tenants.usage_controller import UsageAnswer, UsageRow, UsageTotals, usage_csv
 from appliance.domain.usage.decisions import Batch, Counts, UsageKey
 from appliance.domain.usage.models import UsageHour, UsageMinute
 from appliance.domain.usage.recorder import UsageRecorder
@@ -149,9 +151,14 @@ async def test_tokens_of_the_day_and_the_month_are_read_by_tenant_and_by_key(con
         recorder.note(report())
     recorder.note(report("globex", Outcome.REJECTED))
     await recorder.flush()
+    for days_ahead in (1, 31):  # a clock that was ahead for a while
+        wall.seconds = NOW.timestamp() + days_ahead * 86_400
+        recorder.note(report("initech"))
+    await recorder.flush()
     async with control.store.database.read() as session:
         assert await read_spent(session, "tenant", NOW) == {"acme": (15, 30)}
         assert await read_spent(session, "key_id", NOW) == {"key_acme": (15, 30)}
+        assert await read_spent(session, "tenant", NOW + timedelta(days=1)) == {"initech": (15, 15)}, "of April; the first of May is not"
 
 
 async def test_usage_goes_on_without_the_database_and_without_the_disk_and_is_written_when_it_is_back(postgres_server, tmp_path, wall):
@@ -215,6 +222,19 @@ async def test_the_route_answers_by_tenant_and_span_in_json_and_csv(client, reco
     assert text.headers["content-type"].startswith("text/csv")
     rows = list(csv.DictReader(io.StringIO(text.text)))
     assert [(row["tenant"], row["model"], row["requests"], row["generated_tokens"]) for row in rows] == [("acme", "a-model", "1", "5")] * 2
+
+
+@pytest.mark.parametrize("model", ['=HYPERLINK("http://x","y")', "+1", "-1", "@SUM(1)", "\t=1", "\r=1"])
+def test_a_name_in_the_csv_is_no_formula_to_a_spreadsheet(model):
+    row = UsageRow(
+        began_at=NOW, tenant="t", key_id="k", model=model, lane="fast", outcome="completed",
+        requests=1, prompt_tokens=2, cached_tokens=0, generated_tokens=3,
+    )  # fmt: skip
+    plain = msgspec.structs.replace(row, model='a "model", in two\nlines')
+    totals = UsageTotals(requests=2, prompt_tokens=4, cached_tokens=0, generated_tokens=6)
+    text = usage_csv(UsageAnswer(begin=NOW, end=NOW, totals=totals, usage=[row, plain]))
+    cells = [each["model"] for each in csv.DictReader(io.StringIO(text, newline=""))]
+    assert cells == [f"'{model}", 'a "model", in two\nlines']
 
 
 async def test_a_wrong_question_is_refused_by_name(client):

@@ -1,5 +1,6 @@
 """Who is asking: what a key turns into."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +22,11 @@ class Scope(StrEnum):
 
 KEY_SCOPES = (Scope.INFERENCE, Scope.GATEWAY, Scope.METRICS, Scope.ADMIN_READ, Scope.ADMIN_WRITE)
 """What may be asked for a tenant's key."""
+
+
+def known_scopes(stored: Collection[str]) -> frozenset[Scope]:
+    """A stored key's scopes. What is none (of a newer version, or damaged) allows nothing."""
+    return frozenset(scope for scope in Scope if scope in stored)
 
 
 class Role(StrEnum):

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.db.base import utc_now
 from appliance.domain.access.keys import digest_key, last4, new_key, visible_prefix
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import KEY_SCOPES, NO_LIMITS, Limits, Scope
+from appliance.domain.access.principal import KEY_SCOPES, NO_LIMITS, Limits, Scope, known_scopes
 from appliance.errors import Invalid, NotFound
 from engine.wire import LANES
 
@@ -104,7 +104,7 @@ async def list_keys(session: AsyncSession, tenant_row_id: int, *, after: str = "
     """A tenant's keys, revoked ones too, oldest first; those made after a key. Raises `NotFound` where the tenant has no such key."""
     of_tenant = select(ApiKey).where(ApiKey.tenant_id == tenant_row_id).order_by(ApiKey.created_at, ApiKey.id).limit(limit)
     if after:
-        last = await find_key(session, tenant_row_id, after)
+        last = await find_key(session, tenant_row_id, after, "after")
         of_tenant = of_tenant.where(tuple_(ApiKey.created_at, ApiKey.id) > (last.created_at, last.id))
     return list((await session.scalars(of_tenant)).all())
 
@@ -115,18 +115,19 @@ async def key_names(session: AsyncSession, key_ids: Collection[str]) -> dict[str
     return {row.id: row.name for row in rows}
 
 
-async def find_key(session: AsyncSession, tenant_row_id: int, key_id: str) -> ApiKey:
-    """A key of a tenant. Raises `NotFound`, also for another tenant's key."""
+async def find_key(session: AsyncSession, tenant_row_id: int, key_id: str, param: str | None = None) -> ApiKey:
+    """A key of a tenant; `param` named it. Raises `NotFound`, also for another tenant's key."""
     row = await session.get(ApiKey, key_id)
     if row is None or row.tenant_id != tenant_row_id:
-        raise NotFound(f"this tenant has no key {key_id[:64]!r}", code="key_not_found")
+        raise NotFound(f"this tenant has no key {key_id[:64]!r}", code="key_not_found", param=param)
     return row
 
 
 def spec_of(row: ApiKey) -> KeySpec:
     """What was chosen of a key, for another one like it."""
     limits = Limits(row.rpm, row.tpm, row.tokens_per_day, row.tokens_per_month)
-    scopes = tuple(Scope(scope) for scope in row.scopes)
+    known = known_scopes(row.scopes)
+    scopes = tuple(Scope(scope) for scope in row.scopes if scope in known)
     return KeySpec(row.name, scopes, tuple(row.models), tuple(row.lanes), row.expires_at, limits)
 
 

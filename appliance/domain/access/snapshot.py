@@ -1,11 +1,11 @@
 """Who may do what, as an immutable value: the inference path reads this and never waits for the database."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from appliance.domain.access.keys import MAX_KEY_CHARS, digest_key, masked
-from appliance.domain.access.principal import NO_LIMITS, Limits, Principal, Role, Scope
+from appliance.domain.access.principal import NO_LIMITS, Limits, Principal, Role, Scope, known_scopes
 from appliance.errors import Forbidden, NotFound, Unauthenticated
 from engine.wire import TenantPolicy
 
@@ -64,9 +64,9 @@ class Admin:
             raise Forbidden(f"{self.actor} lacks the scope {needs.value!r}; it has {_listed(self.scopes)}", code="missing_scope")
 
 
-def scopes_left(scopes: Iterable[str], granted_by: str | None, grantors: Mapping[str, frozenset[Scope]]) -> frozenset[Scope]:
+def scopes_left(scopes: Collection[str], granted_by: str | None, grantors: Mapping[str, frozenset[Scope]]) -> frozenset[Scope]:
     """A key's scopes of administration that who granted them still has; all of them where nobody's end would be theirs."""
-    granted = ADMIN_KEY_SCOPES.intersection(map(Scope, scopes))
+    granted = ADMIN_KEY_SCOPES & known_scopes(scopes)
     return granted if granted_by is None else granted & grantors.get(granted_by, frozenset())
 
 
@@ -106,6 +106,11 @@ class AccessSnapshot:
         policy = self.policies[tenant_id]
         return Principal(tenant_id, key.key_id, key.scopes, policy, key.models, key.lanes, key.limits, key.lineage_id)
 
+    def require_tenant(self, tenant_id: str, param: str | None = None) -> None:
+        """Raises `NotFound` where there is no such tenant; `param` named it."""
+        if tenant_id not in self.policies:
+            raise no_tenant(tenant_id, param)
+
     def require_metrics(self, raw_key: str | None, now_s: float) -> None:
         """The settings' key for metrics passes, or a tenant's key of that scope. Raises as `authenticate`."""
         if not self._is_secret(raw_key, self.metrics_digest):
@@ -116,8 +121,7 @@ class AccessSnapshot:
 
         Raises `NotFound`, or `Forbidden` where it is suspended.
         """
-        if tenant_id not in self.policies:
-            raise NotFound(f"there is no tenant {tenant_id[:64]!r}", code="tenant_not_found")
+        self.require_tenant(tenant_id)
         if tenant_id in self.suspended:
             raise Forbidden(f"tenant {tenant_id[:64]!r} is suspended: set it active first", code="tenant_suspended")
         return Principal(tenant_id, key_id, frozenset({Scope.INFERENCE}), self.policies[tenant_id], frozenset(), frozenset())
@@ -143,7 +147,7 @@ class AccessSnapshot:
             raise _refused(key, message, "grantor_gone")
         return left
 
-    def lost_scopes(self, scopes: Iterable[str], granted_by: str | None) -> frozenset[Scope]:
+    def lost_scopes(self, scopes: Collection[str], granted_by: str | None) -> frozenset[Scope]:
         """Those of a key that ended with who granted them."""
         return scopes_left(scopes, None, self.grantors) - scopes_left(scopes, granted_by, self.grantors)
 
@@ -185,13 +189,15 @@ class AccessSnapshot:
         return key
 
     def _tenant(self, key: KeyRecord, tenant_header: str | None) -> str:
-        """The tenant a request runs as: the key's own, or with scope `gateway` the one the header names."""
-        tenant_id = tenant_header or key.tenant_id
+        """The tenant a request runs as: the key's own, or with scope `gateway` the one the header names. An empty header names none:
+        the gateway that sends it means somebody, and it is not the gateway."""
+        tenant_id = key.tenant_id if tenant_header is None else tenant_header
         if tenant_id != key.tenant_id and Scope.GATEWAY not in key.scopes:
             message = "X-Tenant-ID differs from the key's tenant; only a key with the scope 'gateway' may speak for others"
             raise _refused(key, message, "tenant_mismatch", param="X-Tenant-ID")
         if tenant_id not in self.policies:
-            raise _refused(key, f"X-Tenant-ID names no tenant: {tenant_id[:64]!r}", "unknown_tenant", param="X-Tenant-ID")
+            message = f"X-Tenant-ID names no tenant: {tenant_id[:64]!r}; send the slug of one as it is written"
+            raise _refused(key, message, "unknown_tenant", param="X-Tenant-ID")
         for concerned in (key.tenant_id, tenant_id):
             self._require_active(key, concerned)
         return tenant_id
@@ -200,6 +206,13 @@ class AccessSnapshot:
         """Raises `Forbidden` while a tenant that a key belongs to, or speaks for, is suspended."""
         if tenant_id in self.suspended:
             raise _refused(key, f"tenant {tenant_id!r} is suspended, and its keys with it", "tenant_suspended")
+
+
+def no_tenant(tenant_id: str, param: str | None = None, *, ever: bool = False) -> NotFound:
+    """What to tell who names a tenant that is not there, or (`ever`) never was."""
+    never = ", nor was there one" if ever else ""
+    message = f"there is no tenant {tenant_id[:64]!r}{never}: `GET /api/v1/tenants` and `fairlane tenant list` show those there are"
+    return NotFound(message, code="tenant_not_found", param=param)
 
 
 def _refused(key: KeyRecord, message: str, code: str, param: str | None = None) -> Forbidden:

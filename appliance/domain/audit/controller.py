@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 
 from appliance.db.database import Database
 from appliance.domain.audit.models import AuditEvent
-from appliance.domain.audit.service import list_events
+from appliance.domain.audit.service import list_events, require_target
 from appliance.problems import problem_responses
 from appliance.route_access import READS
 
@@ -49,7 +49,7 @@ class AuditController(Controller):
     path = "/audit"
     tags = ["Audit"]
 
-    @get(summary="What administrators changed", opt=READS, responses=problem_responses(401, 403, 503))
+    @get(summary="What administrators changed", opt=READS, responses=problem_responses(401, 403, 404, 503))
     async def list(
         self,
         database: NamedDependency[Database],
@@ -63,4 +63,6 @@ class AuditController(Controller):
         """Who changed what, when and from where, newest first."""
         async with database.read() as session:
             found = await list_events(session, before, limit + 1, target, within=True)
+            if target is not None and not found:
+                await require_target(session, target)
         return AuditPage(events=[audit_view(row) for row in found[:limit]], next=found[limit - 1].id if len(found) > limit else None)

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.domain.audit.models import AuditEvent
+from appliance.errors import NotFound
 
 SECRET_FIELDS = frozenset({"key", "digest", "password", "password_hash", "token"})
 MASK = "(hidden)"
@@ -63,6 +64,15 @@ async def list_events(
     if actor:
         events = events.where(AuditEvent.actor.icontains(actor, autoescape=True))
     return list((await session.scalars(events)).all())
+
+
+async def require_target(session: AsyncSession, target: str) -> None:
+    """Raises `NotFound` where no event ever was of a target or of what belongs to it."""
+    if not await list_events(session, None, 1, target, within=True):
+        message = (
+            f"the audit has no event of {target[:80]!r}; a target is tenant:SLUG, tenant:SLUG/key:ID, tier:NAME, admin:NAME or installation"
+        )
+        raise NotFound(message, code="target_not_found", param="target")
 
 
 def _masked(fields: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
+from appliance.domain.access.directory import Directory
 from appliance.problems import problem_responses
 from appliance.route_access import READS, WRITES
 from appliance.telemetry.explain.review import KEPT_SLOW, Interference, SlowRequest, TailView
@@ -59,15 +60,21 @@ class SlowController(Controller):
     path = "/slow"
     tags = ["Explain"]
 
-    @get(opt=READS, summary="Requests that missed a target, failed, or were their lane's slowest", responses=problem_responses(401, 403))
+    @get(
+        opt=READS, summary="Requests that missed a target, failed, or were their lane's slowest", responses=problem_responses(401, 403, 404)
+    )
     async def list(
         self,
         telemetry: NamedDependency[Telemetry],
+        directory: NamedDependency[Directory],
         tenant: FromQuery[str | None] = None,
         limit: Annotated[int, QueryParameter(ge=1, le=KEPT_SLOW)] = 50,
     ) -> SlowAnswer:
-        """With the sentence of `explain` for each. The newest 500 are kept."""
-        return SlowAnswer(telemetry.reviewer.slow(tenant, limit), telemetry.reviewer.num_skipped)
+        """With the sentence of `explain` for each. The newest 500 are kept, a removed tenant's too."""
+        found = telemetry.reviewer.slow(tenant, limit)
+        if tenant is not None and not found:
+            directory.snapshot.require_tenant(tenant, "tenant")
+        return SlowAnswer(found, telemetry.reviewer.num_skipped)
 
 
 class TailController(Controller):
@@ -88,7 +95,11 @@ class SloController(Controller):
     path = "/slo"
     tags = ["Explain"]
 
-    @get(opt=READS, summary="Objectives: attainment, budget left, burn rate", responses=problem_responses(401, 403))
-    async def list(self, telemetry: NamedDependency[Telemetry], tenant: FromQuery[str | None] = None) -> SloAnswer:
+    @get(opt=READS, summary="Objectives: attainment, budget left, burn rate", responses=problem_responses(401, 403, 404))
+    async def list(
+        self, telemetry: NamedDependency[Telemetry], directory: NamedDependency[Directory], tenant: FromQuery[str | None] = None
+    ) -> SloAnswer:
         """Each tenant's targets by lane, counted against the exact target. Attainment and budget are those of three days."""
+        if tenant is not None:
+            directory.snapshot.require_tenant(tenant, "tenant")
         return SloAnswer(telemetry.slo.views(tenant))

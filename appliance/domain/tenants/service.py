@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.db.base import utc_now
 from appliance.db.database import Database
 from appliance.db.state import CAPACITY_TPM, bump_version, read_capacity_tpm, read_version, take_version_back, write_text
-from appliance.domain.access.snapshot import AccessSnapshot
+from appliance.domain.access.snapshot import AccessSnapshot, no_tenant
 from appliance.domain.admins.service import load_admin_versions
 from appliance.domain.admins.token_service import load_admin_tokens, load_grantors
 from appliance.domain.audit.service import Actor, record
@@ -22,7 +22,7 @@ from appliance.domain.slas.service import find_tier, list_tiers, sla_of, sla_und
 from appliance.domain.tenants.decisions import check_name, check_slug, check_status
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.snapshot_cache import SnapshotCache
-from appliance.errors import Conflict, EditConflict, NotFound
+from appliance.errors import Conflict, EditConflict
 from engine.wire import TenantPolicy
 
 DEFAULT_TENANT = "default"
@@ -124,7 +124,7 @@ async def find_tenant(session: AsyncSession, slug: str) -> TenantWithTier:
     found = select(Tenant, SlaTier).join(SlaTier, Tenant.tier_id == SlaTier.id).where(Tenant.slug == slug, Tenant.status != DELETED)
     row = (await session.execute(found)).one_or_none()
     if row is None:
-        raise NotFound(f"there is no tenant {slug[:64]!r}", code="tenant_not_found")
+        raise no_tenant(slug)
     tenant, tier = row
     return _with_tier(tenant, tier, sla_of(tier))
 
@@ -138,7 +138,7 @@ async def read_contract_warnings(session: AsyncSession) -> list[str]:
 async def require_known(session: AsyncSession, slug: str) -> None:
     """Raises `NotFound` for a slug that no tenant has or had: a removed one's usage stays."""
     if (await session.scalars(select(Tenant.id).where(Tenant.slug == slug))).first() is None:
-        raise NotFound(f"there is no tenant {slug[:64]!r}, nor was there one", code="tenant_not_found", param="tenant")
+        raise no_tenant(slug, "tenant", ever=True)
 
 
 async def removed_slugs(session: AsyncSession, slugs: Sequence[str]) -> list[str]:

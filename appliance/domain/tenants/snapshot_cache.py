@@ -12,7 +12,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.domain.access.models import ApiKey
-from appliance.domain.access.principal import Limits, Scope
+from appliance.domain.access.principal import Limits, known_scopes
 from appliance.domain.access.snapshot import KeyRecord
 from appliance.domain.slas.decisions import Sla, policy_of
 from appliance.domain.slas.models import SlaTier
@@ -98,7 +98,7 @@ def key_record(row: Any, slug: str) -> KeyRecord:
     return KeyRecord(
         key_id=row.id,
         tenant_id=slug,
-        scopes=frozenset(Scope(scope) for scope in row.scopes),
+        scopes=known_scopes(row.scopes),
         models=frozenset(row.models),
         lanes=frozenset(row.lanes),
         expires_at_s=row.expires_at.timestamp() if row.expires_at else None,

@@ -23,6 +23,7 @@ from appliance.route_access import READS
 
 MAX_ROWS = 50_000
 """A question with a longer answer is refused: ask for less at once."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,5 +104,10 @@ def usage_csv(answer: UsageAnswer) -> str:
     writer = csv.writer(text)
     writer.writerow((*KEYS, *SUMS))
     for row in answer.usage:
-        writer.writerow((row.began_at.isoformat(), *msgspec.structs.astuple(row)[1:]))
+        writer.writerow((row.began_at.isoformat(), *map(_cell, msgspec.structs.astuple(row)[1:])))
     return text.getvalue()
+
+
+def _cell(value: str | int) -> str | int:
+    """A name that a spreadsheet would compute is text to it behind an apostrophe (OWASP: CSV injection)."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
