@@ -74,7 +74,6 @@ def create_app(parts: Parts) -> "Envelope":
         "recorder": parts.recorder,
         "pages": parts.pages,
         "log_level": parts.log_level,
-        "max_body_bytes": parts.max_body_bytes,
         "metrics_need_key": parts.metrics_need_key,
     }
     app = Litestar(

@@ -44,8 +44,11 @@ def access_of(handler: BaseRouteHandler) -> Access | None:
     return handler.opt.get(ACCESS)
 
 
-def refuse_undeclared(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Guard of the whole application. Litestar's own answers to OPTIONS only name methods."""
+async def refuse_undeclared(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Guard of the whole application. Litestar's own answers to OPTIONS only name methods.
+
+    It waits for nothing, and is no plain function all the same: Litestar would run that in a thread, at each request.
+    """
     if access_of(handler) is None and connection.scope.get("method") != "OPTIONS":
         raise Forbidden("this route does not say who may use it, so nobody may", code="undeclared_access")
 

@@ -216,7 +216,9 @@ class FakeSource:
     async def keep_capacity(self, capacity_tpm: int) -> None: ...
 
 
-@pytest.mark.parametrize("error", [Unavailable("the database does not answer", reason="database_unavailable", retry_after_s=1), RuntimeError("surprise")])
+@pytest.mark.parametrize(
+    "error", [Unavailable("the database does not answer", reason="database_unavailable", retry_after_s=1), RuntimeError("surprise")]
+)
 async def test_a_lost_database_keeps_the_last_snapshot_and_recovers_by_itself(error):
     source = FakeSource(snapshot_of(("raw", acme_key())))
     directory = Directory(source, await source.load(), lambda: NOW_S)

@@ -16,7 +16,7 @@ from schemathesis import Case, GenerationMode
 from tests.hostile.conftest import ADMIN_HEADERS
 from tests.inference.test_serve import HEADERS, Served
 
-EXAMPLES_PER_ROUTE = 40
+EXAMPLES_PER_ROUTE = 20
 SETTINGS = hypothesis.settings(
     max_examples=EXAMPLES_PER_ROUTE,
     deadline=None,

@@ -86,6 +86,12 @@ class Principal:
     """What falls to each where demand is even."""
 
     @property
+    def has_rates(self) -> bool:
+        """Whether requests or tokens a minute are limited."""
+        policy, own = self.policy, self.limits
+        return not (policy.rpm is policy.tpm is own.rpm is own.tpm is None)
+
+    @property
     def meter_id(self) -> str:
         """Under which the key's own limits are counted: a rotated key goes on where the one before it stands."""
         return self.lineage_id or self.key_id

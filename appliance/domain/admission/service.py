@@ -231,15 +231,22 @@ class Admission:
         return self._tenant_account(principal.tenant_id), self._key_account(principal.meter_id)
 
     def _tenant_account(self, tenant_id: str) -> Account:
-        return self._tenants.setdefault(tenant_id, Account())
+        return _account(self._tenants, tenant_id)
 
     def _key_account(self, meter_id: str) -> Account:
-        return self._keys.setdefault(meter_id, Account())
+        return _account(self._keys, meter_id)
 
 
 def limits_of(policy: TenantPolicy) -> Limits:
     """A tenant's ceilings of rate and budget."""
     return Limits(policy.rpm, policy.tpm, policy.tokens_per_day, policy.tokens_per_month)
+
+
+def _account(accounts: dict[str, Account], owner_id: str) -> Account:
+    account = accounts.get(owner_id)
+    if account is None:
+        account = accounts[owner_id] = Account()
+    return account
 
 
 def _count_down(counter: Counter[str], tenant_id: str) -> None:

@@ -10,7 +10,7 @@ from appliance.domain.inference.choice import Choice, Delta
 from appliance.domain.inference.facts import QUEUE_TIMEOUT, JobFacts, engine_gone, verdict_of
 from appliance.errors import ApplianceError, EngineFailed, Unavailable
 from appliance.telemetry.requests import MAX_BLOCKED_SPANS, MAX_MESSAGE_CHARS, RequestReport
-from appliance.telemetry.split import Split, split_of
+from appliance.telemetry.split import Split, split
 from engine.client import EngineClient
 from engine.wire import FinishReason, SequenceEvent, Submit
 
@@ -248,8 +248,20 @@ class Job:
 
     @property
     def split(self) -> Split:
-        """Where its time went until now."""
-        return split_of(self.report())
+        """Where its time went until now: that of its report, of which the rest is not needed."""
+        longest = self._longest
+        return split(
+            received_ns=self.facts.received_ns,
+            scheduled_ns=self.scheduled_ns,
+            first_token_ns=longest.first_token_ns,
+            last_token_ns=longest.last_token_ns,
+            ended_ns=self._clock_ns(),
+        )
+
+    @property
+    def _longest(self) -> Choice:
+        """The output that ran longest."""
+        return max(self.choices, key=lambda choice: choice.num_tokens)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -296,7 +308,7 @@ class Job:
         """All that is known of it, as if it ended now and so."""
         facts = self.facts
         first_ns = min((choice.first_token_ns for choice in self.choices if choice.first_token_ns), default=0)
-        longest = max(self.choices, key=lambda choice: choice.num_tokens)
+        longest = self._longest
         firsts = self.choices[:: facts.outputs_per_prompt]
         verdict = verdict_of(error, has_begun=bool(self._first_sent_ns), is_cut=self._is_cut)
         return RequestReport(

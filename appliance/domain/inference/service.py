@@ -233,7 +233,7 @@ class InferenceService:
 
     def _show_limits(self, call: Call, principal: Principal | None) -> None:
         """Put what is left of the caller's limits into the answer's headers."""
-        if principal is not None:
+        if principal is not None and principal.has_rates:
             headers = rate_headers(self._admission.standings(principal))
             call.answer_headers.extend((name.encode(), value.encode()) for name, value in headers.items())
 
