@@ -85,7 +85,7 @@ class Directory:
     @property
     def is_lost(self) -> bool:
         """The database does not answer: the snapshot may be old."""
-        return self._is_lost
+        return bool(self._lost)
 
     @property
     def flaw(self) -> str:

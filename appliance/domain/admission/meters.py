@@ -77,7 +77,7 @@ class LastMinute:
 class Day:
     """A day (UTC) and its month. Seconds of the wall clock."""
 
-    date: date
+    day: date
     month: date
     """Its first day."""
     begin_s: float
@@ -115,7 +115,7 @@ class Spent:
         return self._day
 
     def today(self, wall_s: float) -> int:
-        return self.days[self.day(wall_s).date]
+        return self.days[self.day(wall_s).day]
 
     def this_month(self, wall_s: float) -> int:
         return self.months[self.day(wall_s).month]
@@ -127,7 +127,7 @@ class Spent:
     def raise_to(self, today: int, this_month: int, wall_s: float) -> None:
         """At least so many were used of the day and the month of a moment."""
         day = self.day(wall_s)
-        for tokens, period, least in ((self.days, day.date, today), (self.months, day.month, this_month)):
+        for tokens, period, least in ((self.days, day.day, today), (self.months, day.month, this_month)):
             tokens[period] = max(tokens[period], least)
             if len(tokens) > KEPT_PERIODS:
                 del tokens[next(iter(tokens))]
