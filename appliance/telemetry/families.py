@@ -92,7 +92,13 @@ STREAM_WRITE = Family(
     "stream_write_seconds", "histogram", "From the last token to the end of the answer: text, writing, a client that reads slowly.",
     REQUEST_LABELS, TOKEN_GRID_S,
 )  # fmt: skip
-REQUEST = Family("request_seconds", "histogram", "From receipt to the end of an admitted request.", REQUEST_LABELS, REQUEST_GRID_S)
+REQUEST = Family(
+    "request_seconds",
+    "histogram",
+    "From receipt to the end of an admitted request, when its last token is written.",
+    REQUEST_LABELS,
+    REQUEST_GRID_S,
+)
 
 LANE_TTFT = Family(
     "lane_ttft_seconds",

@@ -7,6 +7,7 @@ that tries it where it can be had is in docs/observability.md.
 import asyncio
 import re
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from appliance.dashboards.prometheus import PrometheusMetrics
 from appliance.dashboards.viewer import BoardAnswer, Viewer, window_of
 from dashboards.page import Page, Panel, Query
 from dashboards.pages import PAGES
+from engine.wire import LANES
 from tests.observability.conftest import MAY_BE_EMPTY, Run
 from tests.observability.monitoring import RATE_WINDOW, SCRAPE_S, Answer, finite
 from tests.observability.rules import ALERTS, RECORDS, rules_of, scaling_triggers
@@ -151,10 +153,67 @@ def test_every_panel_is_answered_by_a_prometheus(run: Run, board: Board) -> None
     run.monitoring.until_right(complaint)
 
 
-def test_totals_are_those_that_the_clients_counted(run: Run) -> None:
-    """The last test: the load ends here."""
+# ---- the last tests: the load ends here
+
+
+@pytest.fixture(scope="module")
+def ended(run: Run) -> Run:
     run.traffic.stop()
-    sent = run.traffic.sent
+    return run
+
+
+def answer_of(run: Run, path: str) -> Any:
+    """JSON of the admin API."""
+    return httpx.get(f"{run.appliance.base_url}/api/v1{path}", headers=run.appliance.admin_headers).raise_for_status().json()
+
+
+def test_objectives_are_the_same_in_the_api_and_in_the_metrics_and_a_budget_that_nobody_could_keep_is_overspent(ended: Run) -> None:
+    def told() -> dict[tuple[str, ...], float]:
+        views = answer_of(ended, f"/slo?tenant={STRICT}")["slos"]
+        return {(view["lane"], view["slo"], outcome): view[outcome] for view in views for outcome in ("good", "bad")}
+
+    def counted() -> dict[tuple[str, ...], float]:
+        found = ended.monitoring.query(f'fairlane_slo_requests_total{{tenant="{STRICT}"}}')
+        return {(each.labels["lane"], each.labels["slo"], each.labels["outcome"]): each.value for each in found}
+
+    ended.monitoring.until_right(lambda: (told(), counted()) if told() != counted() else "", timeout_s=30)
+    sums = told()
+    assert sum(sums[lane, "ttft", outcome] for lane in LANES for outcome in ("good", "bad")) == ended.traffic.sent.statuses[STRICT, 200]
+    views = answer_of(ended, f"/slo?tenant={STRICT}")["slos"]
+
+    def shown(name: str) -> dict[tuple[str, str], float]:
+        found = ended.monitoring.query(f'fairlane_slo_{name}_ratio{{tenant="{STRICT}"}}')
+        return {(each.labels["lane"], each.labels["slo"]): each.value for each in found}
+
+    for name in ("attainment", "budget_left"):  # looked at every 5 s
+        wanted = pytest.approx({(view["lane"], view["slo"]): view[name] for view in views if view[name] is not None})
+        ended.monitoring.until_right(lambda name=name, wanted=wanted: "" if shown(name) == wanted else (shown(name), wanted), timeout_s=30)
+    assert all(view["bad"] and view["budget_left"] < 0 and view["burn"]["5m"] > 1 for view in views if view["slo"] == "ttft")
+
+
+def test_who_cost_whom_time_and_what_tails_are_made_of_are_the_same_in_the_api_and_in_the_metrics(ended: Run) -> None:
+    def told() -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:
+        tail = answer_of(ended, "/tail")
+        parts = {(view["lane"], view["slo"], part["part"]): part["seconds"] for view in tail["tails"] for part in view["parts"]}
+        return {(each["victim"], each["culprit"]): each["seconds"] for each in tail["interference"]}, parts
+
+    def shown(name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        return {
+            tuple(each.labels[label] for label in labels): each.value for each in ended.monitoring.query(f"fairlane_{name}_seconds_total")
+        }
+
+    def difference() -> object:
+        costs, parts = told()
+        pairs = (costs, shown("interference", "victim", "culprit")), (parts, shown("tail", "lane", "slo", "part"))
+        return [pair for pair in pairs if pair[0] != pytest.approx(pair[1], abs=1e-5)]
+
+    ended.monitoring.until_right(difference, timeout_s=30)
+    costs, _ = told()
+    assert costs[STRICT, NOISY] > 0 and costs[STRICT, NOISY] == max(seconds for (victim, _), seconds in costs.items() if victim == STRICT)
+
+
+def test_totals_are_those_that_the_clients_counted(ended: Run) -> None:
+    run, sent = ended, ended.traffic.sent
 
     def total(name: str, **labels: str) -> float:
         where = ", ".join(f'{label}="{value}"' for label, value in labels.items())
