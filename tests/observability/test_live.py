@@ -40,9 +40,10 @@ def choices(run: Run, page: Page, query: Query) -> list[dict[str, str]]:
 
 
 def may_be_empty(run: Run, page: Page, panel: Panel, chosen: dict[str, str]) -> bool:
-    """Where nobody of the tenant was served in the lane: a tenant without requests, the lane of those refused before they had one."""
+    """Where nobody of the tenant was served in the lane of late: a tenant without requests, the lane of those refused before they had one,
+    `other` with what a tenant had in flight as it was removed."""
     where = ", ".join(f'{name}=~"{value}"' for name, value in chosen.items())
-    served = run.monitoring.query(f'sum(fairlane_requests_total{{outcome="completed", {where}}}) > 0')
+    served = run.monitoring.query(f'sum(increase(fairlane_requests_total{{outcome="completed", {where}}}[{RATE_WINDOW}])) > 0')
     return (page.uid, panel.title) in MAY_BE_EMPTY or not served
 
 
