@@ -32,12 +32,12 @@ def count(number: float | None) -> str:
 
 
 def short(number: float | None) -> str:
-    """`950`, `12.3k`, `4.56M`: for places where a whole number would be too long."""
+    """`950`, `5.80k`, `12.3k`, `456M`: three digits, for places where a whole number would be too long."""
     if number is None:
         return NONE
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(number) >= size:
-            return f"{number / size:.3g}{unit}"
+        if abs(number) >= 0.9995 * size:  # what rounds to a thousand is one of the next unit
+            return f"{number / size:#.3g}".rstrip(".") + unit
     return count(number)
 
 

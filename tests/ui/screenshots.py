@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.appliance import SMALL_BUCKETS, Appliance, start_appliance
 from tests.ui.pages import PAGES
@@ -29,6 +29,10 @@ WARM_S, LOAD_S = 100.0, 600.0
 FLAGS = (*SMALL_BUCKETS, "--max-num-seqs", "16", "--max-model-len", "4096", "--num-gpu-blocks-override", "2048")
 LIVE_S = 2.5
 """Until a live page has drawn its charts."""
+DRAWN_S = 60.0
+"""The most that a dashboard's panels may take."""
+MAX_HEIGHT = 2_400
+"""Of a picture; what lies beneath is more of the same."""
 
 
 def main(folder: Path) -> None:
@@ -91,16 +95,23 @@ def photograph(browser: Browser, appliance: Appliance, folder: Path, theme: str,
     for path in PAGES:
         page.goto(appliance.base_url + path.format(slug="acme"))
         page.wait_for_timeout(LIVE_S * 1000 if path in ("/ui/", "/ui/scheduler") else 300)
+        page.locator(".chart-panel:not([data-state])").first.wait_for(state="detached", timeout=DRAWN_S * 1000)
         name = path.partition("?")[0].format(slug="tenant").removeprefix("/ui/").strip("/").replace("/", "-") or "overview"
-        page.screenshot(path=folder / f"{name}-{size}-{theme}.png", full_page=True)
+        take(page, folder / f"{name}-{size}-{theme}.png")
         print(f"{name} {size} {theme}", flush=True)
     page.goto(appliance.base_url + "/ui/slow")
     slow = page.locator("tbody a[href*='/ui/requests/']")
     if slow.count():
         slow.first.click()
         page.wait_for_timeout(300)
-        page.screenshot(path=folder / f"request-{size}-{theme}.png", full_page=True)
+        take(page, folder / f"request-{size}-{theme}.png")
     context.close()
+
+
+def take(page: Page, path: Path) -> None:
+    """The whole page, as far as a picture goes."""
+    width, height = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+    page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": width, "height": min(height, MAX_HEIGHT)})
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def shape_rows(ui: Ui) -> list[ShapeRow]:
 
 def start_bar(start: Start) -> list[Slice]:
     """The phases of a start, one after the other."""
-    kinds = ("shade-0", "shade-1", "shade-2", "shade-3", "shade-4")
+    kinds = ("shade-0", "shade-1", "shade-2", "shade-3", "shade-4", "shade-5")
     phases = sorted(start.phases.values(), key=lambda phase: phase.begin_s)
     return slices(
         [(phase.name, kinds[index % len(kinds)], (phase.end_s or start.seconds) - phase.begin_s) for index, phase in enumerate(phases)]
