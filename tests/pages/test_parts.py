@@ -72,9 +72,8 @@ def test_numbers_are_written_one_way() -> None:
     assert [duration(value) for value in (None, 0, 0.0042, 0.34, 0.9996, 2.305, 61, 3700, 200_000)] == [
         "–", "0 ms", "4.2 ms", "340 ms", "1.00 s", "2.31 s", "61.0 s", "1 h 1 min", "2 d 7 h",
     ]  # fmt: skip
-    assert [count(1234567), short(1234567), short(5_800), short(456e6), short(999_900), short(950), percent(0.99996), percent(1), percent(None)] == [
-        "1,234,567", "1.23M", "5.80k", "456M", "1.00M", "950", "99.9 %", "100.0 %", "–",
-    ]  # fmt: skip
+    assert [short(value) for value in (950, 5_800, 1234567, 456e6, 999_900)] == ["950", "5.80k", "1.23M", "456M", "1.00M"]
+    assert [count(1234567), percent(0.99996), percent(1), percent(None)] == ["1,234,567", "99.9 %", "100.0 %", "–"]
     assert plain({"fast": 500.0, "slow": None}) == "fast 500, slow –"
 
 

@@ -22,7 +22,8 @@ COMPOSE_FILE = ROOT / "docker" / "compose.yaml"
 IMAGE = "fairlane:cpu"
 MODEL = "smollm2-135m-instruct"
 PROFILES = ("gpu", "pg", "observability", "tls")
-READY_TIMEOUT_S = 600.0
+READY_TIMEOUT_S = 900.0
+"""The image's start period: a machine that others keep busy compiles for minutes."""
 
 
 def free_port() -> int:
