@@ -31,7 +31,7 @@ from appliance.domain.system.health import Health
 from appliance.errors import BodyTooSlow
 from appliance.logs import LogLevel
 from appliance.problems import ANSWER_HEADERS_STATE, EXCEPTION_HANDLERS, REQUEST_ID_STATE
-from appliance.route_access import PUBLIC, refuse_undeclared, routes_of
+from appliance.route_access import PUBLIC, refuse_undeclared
 from appliance.telemetry.flight.recorder import FlightRecorder
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.trace_context import context_of
@@ -79,15 +79,13 @@ def create_app(parts: Parts) -> "Envelope":
     app = Litestar(
         [InferenceController, ExplainController, SystemController, *_routers(parts)],
         dependencies={name: _provide(value) for name, value in provided.items()},
-        guards=[refuse_undeclared],
         exception_handlers=_exception_handlers(parts.ui),
         openapi_config=openapi_config(own_version()),
         request_max_body_size=parts.max_body_bytes,
         logging_config=None,
     )
     describe_bodies(app)
-    undeclared = [f"{method} {path}" for method, path, access in routes_of(app) if access is None]
-    assert not undeclared, f"who may use these routes? Declare it with `opt=` (appliance/route_access.py): {undeclared}"
+    refuse_undeclared(app)
     return Envelope(app, parts.body_deadline_s, parts.trace_sample_ratio)
 
 

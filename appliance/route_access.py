@@ -1,14 +1,17 @@
-"""Who may use a route. Every route declares it (`opt=READS`); one without a declaration is refused to everybody."""
+"""Who may use a route. Every route declares it (`opt=READS`); with one that does not no server starts.
+
+UndeclaredRoutes         a fault of whoever added them
+"""
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any
 
 from litestar import Litestar
-from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
-from appliance.errors import Forbidden
+
+class UndeclaredRoutes(Exception):
+    """Routes that do not say who may use them; the message names them."""
 
 
 class Access(StrEnum):
@@ -44,15 +47,6 @@ def access_of(handler: BaseRouteHandler) -> Access | None:
     return handler.opt.get(ACCESS)
 
 
-async def refuse_undeclared(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Guard of the whole application. Litestar's own answers to OPTIONS only name methods.
-
-    It waits for nothing, and is no plain function all the same: Litestar would run that in a thread, at each request.
-    """
-    if access_of(handler) is None and connection.scope.get("method") != "OPTIONS":
-        raise Forbidden("this route does not say who may use it, so nobody may", code="undeclared_access")
-
-
 def routes_of(app: Litestar) -> Iterator[tuple[str, str, Access | None]]:
     """Method, path and declaration of every route, but the answers to OPTIONS."""
     for route in app.routes:
@@ -61,3 +55,13 @@ def routes_of(app: Litestar) -> Iterator[tuple[str, str, Access | None]]:
                 for method in sorted(handler.http_methods):
                     if method != "OPTIONS":
                         yield str(method), route.path, access_of(handler)
+
+
+def refuse_undeclared(app: Litestar) -> None:
+    """Raises `UndeclaredRoutes`, so that no server starts with a route that does not say who may use it.
+
+    Once, and not as a guard at each request: Litestar copies the whole route for each guard that it asks.
+    """
+    undeclared = [f"{method} {path}" for method, path, access in routes_of(app) if access is None]
+    if undeclared:
+        raise UndeclaredRoutes(f"who may use these routes? Declare it with `opt=` (appliance/route_access.py): {undeclared}")

@@ -336,7 +336,6 @@ def test_the_version_is_printed(fairlane):
 def test_model_info_asks_the_engine_and_passes_its_failure_on(capfd, fairlane):
     assert fairlane("model", "info", "smollm2-135m-instruct").exit_code == 0
     assert "23,040 bytes" in capfd.readouterr().out
-    assert fairlane("model", "info", "/nowhere/at/all").exit_code == 1
     assert fairlane("model", "info", "--no-such-option").exit_code == 2
 
 

@@ -108,7 +108,6 @@ def test_the_command_tells_what_fails_and_exits_with_1(fairlane, tmp_path):
     assert "hidden" not in shown.output and "-> start it" in shown.stdout
 
 
-def test_a_database_on_another_machine_is_asked_for_its_revision_and_clock(fairlane, database_url):
-    fairlane("migrate", "--database-url", database_url)
-    _, found = found_by(fairlane, "--database-url", database_url)
+def test_a_database_on_another_machine_is_asked_for_its_revision_and_clock(fairlane, postgres_server, migrated_postgres):
+    _, found = found_by(fairlane, "--database-url", f"{postgres_server}/{migrated_postgres}")
     assert found["database"]["state"] == "ok" and found["database"]["found"].endswith(f"at revision {REVISIONS[-1]}")

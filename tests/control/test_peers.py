@@ -62,7 +62,7 @@ class Database:
 STEPS = st.tuples(st.sampled_from("jbbblw"), st.sampled_from("abcd"), st.sampled_from([0.0, 1.0, 50.0]))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(STEPS, max_size=80))
 def test_shares_never_add_up_to_more_than_a_limit_while_processes_join_beat_ask_and_leave(steps: list[tuple[str, str, float]]) -> None:
     database = Database()

@@ -294,12 +294,12 @@ class Books:
         await asyncio.sleep(0.01)
 
 
-def test_after_10000_random_disconnects_slots_and_reservations_are_0_and_settled_tokens_are_usage(export: Path, card: ModelCard) -> None:
+def test_after_3000_random_disconnects_slots_and_reservations_are_0_and_settled_tokens_are_usage(export: Path, card: ModelCard) -> None:
     books = Books(card)
     with structlog.testing.capture_logs():
-        uvloop.run(books.storm(10_000, export))
+        uvloop.run(books.storm(3_000, export))  # 10,000 of a served process: tests/served/test_disconnects.py
     admission, outcomes = books.admission, Counter(report.outcome.value for report in books.reports)
     assert (admission.num_in_flight, admission.num_waiting, admission.reserved_tokens, books.backend.num_live) == (0, 0, 0, 0)
-    assert len(books.reports) == len({report.request_id for report in books.reports}) == 10_000
-    assert outcomes["cancelled"] > 1_000 and outcomes["completed"] > 1_000 and outcomes["rejected"] > 100, outcomes
+    assert len(books.reports) == len({report.request_id for report in books.reports}) == 3_000
+    assert outcomes["cancelled"] > 300 and outcomes["completed"] > 300 and outcomes["rejected"] > 30, outcomes
     assert admission.spent_today("default") == sum(report.prompt_tokens + report.generated_tokens for report in books.reports)
