@@ -124,5 +124,9 @@ def _due_ns(sequence: Sequence, start_ns: int) -> int:
 
 
 def next_due_ns(sequence: Sequence, last_token_ns: int) -> int:
-    """When the token after the one of `last_token_ns` is due."""
-    return last_token_ns + (round(sequence.tpot_ns * GAP_TARGETS) if sequence.tpot_ns else PATIENT_GAP_NS)
+    """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not."""
+    if not sequence.tpot_ns:
+        return last_token_ns + PATIENT_GAP_NS
+    gaps = len(sequence.tokens) + sequence.in_flight_samples - sequence.prompt_tokens
+    by_mean_ns = sequence.first_token_ns + gaps * sequence.tpot_ns
+    return max(last_token_ns + sequence.tpot_ns, min(last_token_ns + round(sequence.tpot_ns * GAP_TARGETS), by_mean_ns))

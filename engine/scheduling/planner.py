@@ -1,5 +1,6 @@
 """Fills a step: decodes first, then prefill chunks in the policy's order, under the budgets of tokens and time."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.scheduling.budget import StepBudget
@@ -115,13 +116,17 @@ class Planner:
             self._roster.park_one()
         turn = _Turn(self._roster.num_free_slots)
         begun = {sequence.sequence_id: sequence for sequence in self._roster.running if sequence.uncomputed_tokens}
+        fast_is_to_come = self._policy.is_fair and self._has_fast_prefills(begun.values())
         budget_is_fast: bool | None = None
         for sequence in self._policy.order(begun.values(), now_ns, with_waiting=turn.slots > 0):
             is_fast = sequence.submit.lane == "fast"
-            if budget_is_fast is None or (budget_is_fast and not is_fast):
+            fast_is_to_come = fast_is_to_come and not is_fast
+            if budget_is_fast is None or (budget_is_fast and not is_fast) or (is_fast and not budget_is_fast and self._policy.is_fair):
                 budget_is_fast = is_fast
                 self._set_budget(draft, sequence, is_fast=is_fast)
             if not draft.tokens_left:
+                if fast_is_to_come:
+                    continue  # a lane that was owed went first; the step is the fast lane's all the same
                 return
             if self._lane_is_full(sequence, turn):
                 continue
@@ -138,6 +143,9 @@ class Planner:
             elif not went_on:
                 turn.is_open = False
 
+    def _has_fast_prefills(self, begun: Iterable[Sequence]) -> bool:
+        return any(sequence.submit.lane == "fast" for sequence in begun) or "fast" in self._roster.waiting.lanes()
+
     def _set_budget(self, draft: Draft, first: Sequence, *, is_fast: bool) -> None:
         """By time: for the fast lane's chunks, and anew for what comes behind them."""
         if draft.lone or not self._limits.enable_chunked_prefill:
@@ -147,7 +155,7 @@ class Planner:
             draft.token_limit_s,
             draft.decode_work,
             first.planned_tokens,
-            wanted_tokens=first.uncomputed_tokens,
+            wanted_tokens=draft.padded_tokens + first.uncomputed_tokens,
             is_fast=is_fast,
             is_shared=is_shared,
         )

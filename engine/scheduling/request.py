@@ -63,6 +63,8 @@ class Sequence:
     """Not begun by then, it ends unserved; 0: it waits."""
     tpot_ns: int = 0
     """Target of its tenant's tier for its lane; 0: none."""
+    first_token_ns: int = 0
+    """When its first token was committed, without the time it was paused since; 0 before."""
     last_token_ns: int = 0
     """When its newest token was committed; 0 before the first."""
     first_event_sent: bool = False

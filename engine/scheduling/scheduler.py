@@ -111,7 +111,9 @@ class Scheduler:
         sequence = self._sequences.get(sequence_id)
         if sequence is not None:
             self._roster.resume(sequence)
-            sequence.last_token_ns = sequence.last_token_ns and now_ns
+            if sequence.last_token_ns:
+                sequence.first_token_ns += now_ns - sequence.last_token_ns
+                sequence.last_token_ns = now_ns
 
     def take_events(self) -> list[SequenceEvent]:
         """Events that no step made, since the last call."""
@@ -176,6 +178,7 @@ class Scheduler:
             self._roster.memory.register(sequence)
             if row.samples:
                 row.draws, sequence.last_token_ns = True, now_ns
+                sequence.first_token_ns = sequence.first_token_ns or now_ns
                 events.append(self._take_token(sequence, result.tokens[index], result.logprobs[index]))
         self._roster.memory.pool.refill()
         self._check_if_idle()

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from engine.scheduling.budget import StepBudget, suggest_fast_prompt_tokens
+from engine.scheduling.lanes import rules_of
 from engine.scheduling.request import Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_model import NO_WORK, StepModel, StepTimes, Work
-from engine.wire import Sampling, Submit, TenantPolicy
+from engine.wire import EngineConfig, Sampling, Submit, TenantPolicy
 from tests.scheduling.driver import make_limits, make_submit
 from tests.scheduling.test_scheduler import draw, plan_of, text_of
 
@@ -23,9 +24,13 @@ def times_of(limits) -> StepTimes:
     return StepTimes({bucket: 0.010 + 1e-4 * bucket.prefill_tokens for bucket in limits.buckets.all()}, decode_context_s=1e-5)
 
 
-def decode(number: int, lane: str = "fast", *, context: int = 10, tpot_ms: int = 0, last_token_ms: int = 0) -> Sequence:
-    sequence = Sequence(Submit(number, "r", "a", lane, "s", (5,), Sampling(), 1), number, [5] * context, context)
+def decode(
+    number: int, lane: str = "fast", *, context: int = 10, tpot_ms: int = 0, last_token_ms: int = 0, first_token_ms: int | None = None
+) -> Sequence:
+    """Of nine tokens so far, all of which came at once if it is not said when the first one came."""
+    sequence = Sequence(Submit(number, "r", "a", lane, "s", (5,), Sampling(), 1), number, [5] * context, context - 9)
     sequence.planned_tokens, sequence.tpot_ns, sequence.last_token_ns = context, tpot_ms * MS, last_token_ms * MS
+    sequence.first_token_ns = last_token_ms * MS if first_token_ms is None else first_token_ms * MS
     return sequence
 
 
@@ -65,6 +70,36 @@ def test_a_token_that_is_due_leaves_less_room_than_the_step_limit() -> None:
         StepModel(StepTimes({b: 1e-3 * (1 + b.prefill_tokens) for b in make_limits(max_num_seqs=16).buckets.all()})),
     )
     assert [slow.prefill_rows(slow.token_limit_s(running, at * MS), work, 0) for at in (100, 130)] == [32, 16]
+
+
+def test_one_gap_may_be_longer_than_the_target_only_where_the_mean_with_it_is_not() -> None:
+    """Of ten tokens, nine gaps: 360 ms from the first one on they may take at 40 ms each."""
+    budget = make_budget()
+    for first_token_ms, due_ms in ((1_000 - 300, 60), (1_000 - 310, 50), (1_000 - 320, 40), (1_000 - 900, 40)):
+        running = decode(1, tpot_ms=40, last_token_ms=1_000, first_token_ms=first_token_ms)
+        assert budget.token_limit_s([running], 1_000 * MS) == due_ms / 1e3
+
+
+def test_a_lane_that_is_owed_shares_its_step_with_the_fast_lane() -> None:
+    """A step of its own would cost the fast lane almost as much as one with both."""
+    limits = make_limits(
+        scheduling_policy="vtc",
+        max_step_ms=12,
+        max_model_len=200,
+        num_pages=200,
+        enable_prefix_caching=False,
+        lanes=rules_of(EngineConfig()),
+    )
+    scheduler = Scheduler(limits, model=StepModel(times_of(limits)))
+    scheduler.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")])
+    scheduler.submit(make_submit(1, (5,) * 150, salt="a", lane="slow", max_tokens=1))
+    said = []
+    for number in range(2, 10):
+        scheduler.submit(make_submit(number, (6,) * 48, salt="b", lane="fast", max_tokens=1))
+        said.append(text_of(plan := plan_of(scheduler)))
+        draw(scheduler, plan, 7)
+    with_slow = [text for text in said if "1:" in text]
+    assert with_slow and all(len(text.split()) > 1 for text in with_slow), said
 
 
 def test_a_decode_whose_token_is_on_its_way_counts_from_there_and_not_from_the_token_before() -> None:
