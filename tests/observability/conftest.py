@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         target = urllib.parse.urlsplit(appliance.base_url).netloc
         with running_monitoring(folder, target) as monitoring, Traffic(appliance) as traffic:
             traffic.add_tenant(STRICT, "interactive", ttft_ms=1, tpot_ms=1)  # nobody could: its budget burns
-            traffic.add_tenant(NOISY, "standard", queue_ttl_ms=None)  # it waits as long as it takes
+            traffic.add_tenant(NOISY, "standard", queue_ttl_ms=None, tpot_ms=200)  # it waits as long as it takes; a target in every lane
             traffic.add_tenant("limited", "standard", rpm=6)
             traffic.add_tenant(GONE, "standard")
             traffic.start()
