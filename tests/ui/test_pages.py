@@ -13,8 +13,8 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 BEYOND = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > 391).map(e => e.outerHTML.slice(0, 90))"
 """What sticks out."""
-NEXT_STEP_MISSING = "[...document.querySelectorAll('.empty')].filter(e => e.querySelectorAll('p').length < 2).map(e => e.innerText)"
-"""Empty places that do not say what fills them."""
+NEXT_STEP_MISSING = "[...document.querySelectorAll('div.empty')].filter(e => e.querySelectorAll('p').length < 2).map(e => e.innerText)"
+"""Empty places that do not say what fills them. Panels of dashboards have a sentence of their own, when they are drawn."""
 DASHBOARD = "/ui/dashboards/"
 """Beginning of the pages that tests/observability/test_drawn.py looks at, with something drawn on them."""
 
