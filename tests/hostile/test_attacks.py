@@ -169,6 +169,23 @@ def test_a_field_that_comes_twice_in_an_object_of_a_body_is_refused(admin: httpx
     assert admin.get("/tenants", params={"search": "twice"}).json()["tenants"] == []
 
 
+@pytest.mark.parametrize(
+    "token",
+    [b"'", b"fl-%00", b"\xc3\xa9" * 20, b"\xff" * 40, b"fl-" + b"0" * 9_000, b"{}", b"a b c", b"fl-\t0", b"null", b"Bearer Bearer", b"=?"],
+)
+def test_a_key_of_odd_characters_is_nobodys_and_is_not_repeated(served: Served, token: bytes) -> None:
+    for method, path in (
+        ("POST", "/v1/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/api/v1/tenants"),
+        ("GET", "/v1/requests/req_1/explain"),
+    ):
+        headers = [(b"Authorization", b"Bearer " + token), (b"Content-Type", b"application/json")]
+        answer = httpx.request(method, served.url + path, headers=headers, content=b"{}" if method == "POST" else None, timeout=20)
+        assert answer.status_code == 401, (path, answer.text)
+        assert len(token) < 16 or token.decode("latin-1") not in answer.text
+
+
 def test_a_foreign_host_header_changes_nothing_and_is_never_repeated(served: Served) -> None:
     for host in ("evil.example", "evil.example:99999", "127.0.0.1@evil.example", "a" * 2_000, "", "[::1", "evil.example\tx"):
         for target in ("/schema/openapi.json", "/readyz", "http://evil.example/readyz", "/v1//models", "/no-such"):

@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.inference.harness import KEY, FixedSource, House, connect, in_backgro
 POLICIES: dict[str, dict[str, Any]] = {
     "rpm": {"rpm": 2},
     "tpm": {"tpm": 100},
+    "parallel": {"tpm": 100},
     "day": {"tokens_per_day": 20},
     "month": {"tokens_per_month": 20},
     "context": {"max_context_tokens": 20},
@@ -106,6 +108,18 @@ def test_tpm_reserves_the_longest_output_and_settles_to_the_tokens_used(house: H
     assert too_many.headers["x-ratelimit-limit-tokens"] == "100"
     assert int(too_many.headers["retry-after"]) >= 1
     assert ask(house, "tpm", max_tokens=20).status_code == 200
+
+
+def test_parallel_requests_never_pass_tpm_by_more_than_one_reservation(house: House) -> None:
+    house.set_engine(hold=True)
+    refused_there = house.metric("rejections_total", tenant="parallel")
+    with ThreadPoolExecutor(20) as crowd:  # of 30 tokens each, where 100 a minute are allowed
+        asked = [crowd.submit(ask, house, "parallel", max_tokens=29) for _ in range(20)]
+        house.until(lambda: house.metric_now("rejections_total", tenant="parallel") - refused_there == 17)
+        assert house.on_loop(lambda: house.admission.reserved_tokens) == 90
+        house.set_engine(hold=False)
+    answers = Counter(each.result().status_code for each in asked)
+    assert answers == {200: 3, 429: 17}, answers
 
 
 @pytest.mark.parametrize("period", ["day", "month"])
