@@ -99,7 +99,7 @@ class Telemetry:
             *self.lanes.metrics,
             self.device_time,
             self.memory,
-            self.limits.use,
+            *self.limits.metrics,
             *self.slo.metrics,
             self.reviewer,
         )
@@ -118,7 +118,6 @@ class Telemetry:
         self.requests.bind(*model)
         self.lanes.bind(*model)
         self.device_time.bind(*model)
-        self.memory.bind(*model)
         self.limits.bind(*model)
         self.slo.bind(*model)
         self.reviewer.bind(*model)
@@ -147,7 +146,6 @@ class Telemetry:
     def sync_policies(self, policies: Mapping[str, TenantPolicy]) -> None:
         """As `sync_tenants`, with their targets, limits and shares of the memory."""
         self.sync_tenants(policies)
-        self.memory.sync(policies)
         self.limits.sync(policies)
         self.slo.sync(policies)
 

@@ -1,4 +1,4 @@
-"""Whose KV memory it is: pages that each tenant's sequences use, beside the reserve and the cap that its tier gives it."""
+"""Whose KV memory it is: pages that each tenant's sequences use."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from appliance.telemetry import families as f
 from appliance.telemetry.engine_book import EngineBook
 from appliance.telemetry.loads import pages_by_tenant
 from appliance.telemetry.tenant_labels import OTHER, TenantLabels
-from engine.wire import Load, TenantPolicy
+from engine.wire import Load
 
 
 class TenantMemory(Collector):
@@ -19,16 +19,6 @@ class TenantMemory(Collector):
     def __init__(self, tenants: TenantLabels, books: Mapping[str, EngineBook]) -> None:
         self._tenants = tenants
         self._books = books
-        self._policies: Mapping[str, TenantPolicy] = {}
-        self._model = ("", "", "")
-
-    def bind(self, model: str, quantization: str, gpu_type: str) -> None:
-        """Name the model that serves from now on."""
-        self._model = (model, quantization, gpu_type)
-
-    def sync(self, policies: Mapping[str, TenantPolicy]) -> None:
-        """All tenants' policies now."""
-        self._policies = policies
 
     def describe(self) -> list[Metric]:
         """Nothing to describe up front: the registry would collect to find the names."""
@@ -41,13 +31,6 @@ class TenantMemory(Collector):
                 for label, number in self._pages(book.load).items():
                     pages.add_metric((label, *book.labels), number)
         yield pages
-        limits = GaugeMetricFamily(f.TENANT_KV_LIMIT.full_name, f.TENANT_KV_LIMIT.help, labels=f.TENANT_KV_LIMIT.labels)
-        for tenant_id in self._tenants.own if any(self._model) else ():
-            policy = self._policies.get(tenant_id)
-            if policy is not None:
-                for limit, ratio in zip(f.KV_LIMITS, (policy.kv_reserve_ratio, policy.kv_cap_ratio), strict=True):
-                    limits.add_metric((tenant_id, *self._model, limit), ratio)
-        yield limits
 
     def _pages(self, load: Load) -> dict[str, int]:
         """By label; 0 for tenants that have nothing in the engine."""
