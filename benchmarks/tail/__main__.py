@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.peers import ROOT, machine
+from benchmarks.tail import ablations
 from benchmarks.tail.case import Figure, Scenario, Setup
 from benchmarks.tail.machine_room import Show, capacity_rps, run_cases
 from benchmarks.tail.plots import draw
@@ -41,6 +42,7 @@ SCENARIOS: dict[str, Scenario | Simulated] = {
         slow_readers.SCENARIO,
         straggler.SCENARIO,
         one_tenant.SCENARIO,
+        ablations.SCENARIO,
         *SIMULATED,
     )
 }
@@ -49,7 +51,9 @@ SCENARIOS: dict[str, Scenario | Simulated] = {
 class Runner:
     """Runs scenarios, shows where they are, keeps what they measured."""
 
-    def __init__(self, store: Store, setup: Setup, flags: Sequence[str], console: Console) -> None:
+    def __init__(self, store: Store, setup: Setup, flags: Sequence[str], console: Console, only: Sequence[str] = ()) -> None:
+        """`only`: names of cases; none: all."""
+        self._only = only
         self._store = store
         self._setup = setup
         self._flags = tuple(flags)
@@ -79,10 +83,11 @@ class Runner:
         setup = self._setup
         if scenario.capacity_of is not None and not results.capacity_rps:
             show("capacity", 0.0)
-            results.capacity_rps = await capacity_rps(self._flags, scenario.capacity_of(setup), show, setup.seconds(30))
+            results.capacity_rps = await capacity_rps(self._flags, scenario.capacity_of(setup), show, setup.seconds(1.0))
             self._store.save(results)
         setup = Setup(setup.quick, results.capacity_rps, setup.trace_dir)
-        missing = [case for case in scenario.cases(setup) if case.name not in results.cases]
+        chosen = [case for case in scenario.cases(setup) if case.name in self._only or not self._only]
+        missing = [case for case in chosen if case.name not in results.cases]
 
         def keep(report: CaseReport) -> None:
             results.cases[report.name] = report
@@ -122,6 +127,7 @@ def main() -> None:
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; none: all")
     parser.add_argument("--quick", action="store_true", help="a fifth of each duration, results in var/bench-tail-quick")
     parser.add_argument("--again", action="store_true", help="forget what was measured of these scenarios")
+    parser.add_argument("--case", action="append", default=[], help="measure only this case (may be given several times)")
     parser.add_argument("--table", action="store_true", help="only show figures")
     parser.add_argument("--trace-dir", type=Path, default=ROOT.parent / "shared" / "traces", help="where the public traces lie")
     parser.add_argument("--out", type=Path, help="folder for results [default: benchmarks/results/tail]")
@@ -134,7 +140,7 @@ def main() -> None:
     store = Store(folder, machine(), quick=arguments.quick)
     console = Console(width=None if sys.stdout.isatty() else 200)
     setup = Setup(quick=arguments.quick, trace_dir=arguments.trace_dir)
-    runner = Runner(store, setup, shlex.split(arguments.flags), console)
+    runner = Runner(store, setup, shlex.split(arguments.flags), console, arguments.case)
     chosen = [SCENARIOS[name] for name in arguments.scenarios or SCENARIOS]
     for scenario in [] if arguments.table else chosen:
         if arguments.again:

@@ -59,6 +59,8 @@ class Case:
     """Of `fairlane serve`."""
     warm_s: float = 0.0
     """Closed loops run so long before the open ones begin."""
+    drain_s: float = 30.0
+    """What has not ended so long after the last request was sent counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Setup:
 
     quick: bool = False
     capacity_rps: float = 0.0
-    """Requests of the scenario's own mix a second, with all rows busy: measured before, on the same server."""
+    """Requests of the scenario's own mix a second where there are always more: measured before, on the same server."""
     trace_dir: Path = Path()
 
     def seconds(self, full_s: float) -> float:

@@ -15,5 +15,6 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "no batch preemption": ("--no-enable-batch-preemption",),
     "no KV quota": ("--no-enable-kv-quota",),
     "no prefix cache": ("--no-enable-prefix-caching",),
+    "no admission": ("--no-admission",),
 }
 """By what is different."""

@@ -10,7 +10,7 @@ from itertools import groupby
 from benchmarks.noisy_neighbour import ADMIN_TOKEN, tenant_endpoint
 from benchmarks.servers import Running, Server, ours, running
 from benchmarks.sse_client import Endpoint
-from benchmarks.tail.case import Case, Flight, Source, tenants_of
+from benchmarks.tail.case import Arrival, Case, Source, Stream, tenants_of
 from benchmarks.tail.report import CaseReport, tenant_report
 from benchmarks.tail.traffic import Traffic
 
@@ -21,8 +21,12 @@ WATCHED = {
 }
 SETTLE_S = 2.0
 IDLE_TIMEOUT_S = 60.0
-CAPACITY_S, CAPACITY_WARM_S, CAPACITY_IN_FLIGHT = 30.0, 10.0, 32
-CAPACITY_TENANT = "capacity"
+CAPACITY_REQUESTS = 200
+CAPACITY_TENANTS = 4
+"""One alone would leave rows empty that are kept for others."""
+CAPACITY_PART = 0.9
+"""The end of a backlog does not count: rows stand empty there. As `fairlane simulate` has it."""
+CAPACITY_DRAIN_S = 220.0
 
 type Show = Callable[[str, float], None]
 """What is going on, and how much of it is done (0 to 1)."""
@@ -44,14 +48,35 @@ async def run_cases(cases: Iterable[Case], show: Show, keep: Callable[[CaseRepor
                 keep(await room.measure(case, show))
 
 
-async def capacity_rps(flags: Sequence[str], sizes: tuple[tuple[int, int], ...], show: Show, seconds: float = CAPACITY_S) -> float:
-    """Requests of this mix a second with all rows busy: by tokens, as few requests end in half a minute."""
-    flight = Flight(tenant=CAPACITY_TENANT, tier="standard", in_flight=CAPACITY_IN_FLIGHT, sizes=sizes)
-    case = Case(name="capacity", sources=(flight,), duration_s=seconds, flags=tuple(flags), warm_s=CAPACITY_WARM_S)
+async def capacity_rps(flags: Sequence[str], sizes: tuple[tuple[int, int], ...], show: Show, part: float = 1.0) -> float:
+    """Requests of this mix a second where there are always more: a backlog of `CAPACITY_REQUESTS` (a part of them), nine tenths of which
+    have ended after so long."""
     reports: list[CaseReport] = []
-    await run_cases([case], show, reports.append)
-    tokens = sum(prompt + output for prompt, output in sizes) / len(sizes)
-    return reports[0].tokens_per_s / tokens
+    await run_cases([backlog_of(sizes, round(part * CAPACITY_REQUESTS), tuple(flags))], show, reports.append)
+    return rate_of_backlog(reports[0])
+
+
+def backlog_of(sizes: tuple[tuple[int, int], ...], count: int, flags: tuple[str, ...] = ()) -> Case:
+    """So many requests of the mix at once, of tenants that wait however long it takes."""
+    streams = tuple(
+        Stream(
+            tenant=f"capacity{index}",
+            tier="standard",
+            arrivals=tuple(Arrival(0.0, *sizes[number % len(sizes)]) for number in range(index, count, CAPACITY_TENANTS)),
+            overrides={"max_concurrency": None, "max_queued": None, "queue_ttl_ms": None},
+        )
+        for index in range(CAPACITY_TENANTS)
+    )
+    return Case(name="capacity", sources=streams, duration_s=1.0, flags=flags, drain_s=CAPACITY_DRAIN_S)
+
+
+def rate_of_backlog(report: CaseReport) -> float:
+    """Requests a second. Raises SystemExit where some failed: then it is no backlog any more."""
+    tenants = report.tenants.values()
+    count, answered = sum(tenant.offered for tenant in tenants), sum(tenant.answered for tenant in tenants)
+    if answered < count:
+        raise SystemExit(f"capacity: {count - answered} of {count} requests were not answered ({[tenant.errors for tenant in tenants]})")
+    return CAPACITY_PART * count / (sum(tenant.total_ms["p90"] for tenant in tenants) / len(tenants) / 1e3)
 
 
 class _Room:

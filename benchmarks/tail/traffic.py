@@ -14,8 +14,6 @@ from benchmarks.sse_client import Connection, Endpoint
 from benchmarks.tail.case import Case, Flight, Stream
 from benchmarks.tail.report import Sent
 
-DRAIN_S = 30.0
-"""What has not ended so long after the last request was sent counts as failed."""
 RETRY_S = 0.1
 """A closed loop that was refused waits so long."""
 SLOW_READ_BYTES = 256
@@ -77,7 +75,7 @@ class Traffic:
             leaves_after_s = self._rng.uniform(0.0, source.leave_within_s) if self._rng.random() < source.leaves else None
             tasks.append(asyncio.create_task(self._one(source.tenant, request, scheduled_s, leaves_after_s)))
         if tasks:
-            await asyncio.wait(tasks, timeout=DRAIN_S)
+            await asyncio.wait(tasks, timeout=self._case.drain_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,16 +2,19 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from appliance.domain.slas.decisions import SEED_TIERS
 from benchmarks.load import Outcome
+from benchmarks.tail import machine_room
+from benchmarks.tail.ablations import PARTS, Play
 from benchmarks.tail.case import Case, Figure, Flight, Setup, Stream, every
-from benchmarks.tail.flags import FCFS
+from benchmarks.tail.flags import ABLATIONS
 from benchmarks.tail.plots import draw
 from benchmarks.tail.report import TIER_TARGETS, CaseReport, Sent, tenant_report
 from benchmarks.tail.scenarios import flooder, noisy_neighbour, overload, replay
-from benchmarks.tail.simulated import CROWDS, engine_flags, measure_crowd, sweep_point
+from benchmarks.tail.simulated import engine_flags, sweep_point
 from benchmarks.tail.store import Store
 from benchmarks.tail.text import case_table, figure_table
 from benchmarks.tail.traffic import Traffic, read_slowly
@@ -85,6 +88,20 @@ def test_a_replay_offers_so_much_of_capacity_and_its_twin_stands_in_for_a_trace_
         assert {source.tier for source in case.sources} == {"interactive", "standard"}
 
 
+def test_capacity_is_how_fast_a_backlog_of_the_mix_is_worked_off():
+    case = machine_room.backlog_of(((10, 20), (30, 40)), 10)
+    streams = [source for source in case.sources if isinstance(source, Stream)]
+    sizes = [(arrival.prompt_tokens, arrival.output_tokens) for stream in streams for arrival in stream.arrivals]
+    assert sorted(sizes) == [(10, 20)] * 5 + [(30, 40)] * 5 and {arrival.at_s for stream in streams for arrival in stream.arrivals} == {0.0}
+    outcomes = [Outcome(0.0, 0.0, ended_s=float(second), token_times_s=[float(second)]) for second in range(1, 101)]
+    tenant = tenant_report("t", "standard", [Sent("t", outcome) for outcome in outcomes], 0.0, 1.0)
+    report = CaseReport(name="", flags=[], duration_s=1, tenants={"t": tenant}, lag_p99_ms=0, generator_cpu_share=0, server={})
+    assert machine_room.rate_of_backlog(report) == pytest.approx(1.0, rel=0.02)
+    lost = tenant_report("t", "standard", [Sent("t", outcomes[0]), Sent("t", Outcome(0.0, 0.0, error="refused"))], 0.0, 1.0)
+    with pytest.raises(SystemExit, match="1 of 2 requests were not answered"):
+        machine_room.rate_of_backlog(msgspec.structs.replace(report, tenants={"t": lost}))
+
+
 def test_the_busiest_tenants_of_a_replay_are_the_standard_ones():
     rows = [TraceRow(0, "busy", 1, 1)] * 6 + [TraceRow(0, "calm", 1, 1)] * 3 + [TraceRow(0, "rare", 1, 1)]
     assert replay.tiers_of(rows) == {"busy": "standard", "calm": "interactive", "rare": "interactive"}
@@ -134,18 +151,17 @@ def test_flags_become_fields_of_the_engines_configuration():
     }
 
 
-def test_the_simulated_neighbour_costs_the_quiet_tenant_little_and_under_fcfs_much():
-    alone, beside, *_ = CROWDS
-    first = measure_crowd(alone, (), 40.0)["ttft_p99_ms"]
-    assert measure_crowd(beside, (), 40.0)["ttft_p99_ms"] < 5 * first
-    assert measure_crowd(beside, FCFS, 40.0)["ttft_p99_ms"] > 50 * first
-
-
-def test_where_memory_is_scarce_paging_and_the_prefix_cache_are_what_serves_the_quiet_tenant():
-    crowded = CROWDS[-1]
-    paged, contiguous = (measure_crowd(crowded, flags, 130.0) for flags in ((), ("--kv-allocation", "contiguous")))
-    assert (paged["attainment"], contiguous["attainment"]) == (1.0, pytest.approx(0.0, abs=0.1))
-    assert measure_crowd(crowded, ("--no-enable-prefix-caching",), 130.0)["ttft_p99_ms"] > 2 * paged["ttft_p99_ms"]
+def test_every_switch_has_a_stage_on_which_it_matters():
+    """Shown by one number of whoever is looked at: a tenth better with the part than without it."""
+    assert {part.off for part in PARTS} == ABLATIONS.keys() - {"everything on"}
+    played: dict[tuple[str, str], dict[str, float]] = {}
+    for part in PARTS:
+        for off in ("everything on", part.off):
+            if (part.stage.name, off) not in played:
+                played[part.stage.name, off] = Play(part.stage, ABLATIONS[off], 30.0).run()
+        with_it, without = (played[part.stage.name, off][part.figure] for off in ("everything on", part.off))
+        is_better = with_it < 0.9 * without if part.figure.endswith("_ms") else with_it > 1.1 * without
+        assert is_better, (part.off, part.figure, with_it, without)
 
 
 def test_results_are_kept_case_by_case_and_drawn(tmp_path: Path):
