@@ -158,7 +158,7 @@ def test_every_switch_has_a_stage_on_which_it_matters():
     for part in PARTS:
         for off in ("everything on", part.off):
             if (part.stage.name, off) not in played:
-                played[part.stage.name, off] = Play(part.stage, ABLATIONS[off], 30.0).run()
+                played[part.stage.name, off] = Play(part.stage, ABLATIONS[off], 40.0).run()
         with_it, without = (played[part.stage.name, off][part.figure] for off in ("everything on", part.off))
         is_better = with_it < 0.9 * without if part.figure.endswith("_ms") else with_it > 1.1 * without
         assert is_better, (part.off, part.figure, with_it, without)
