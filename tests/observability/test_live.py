@@ -15,6 +15,7 @@ import pytest
 from appliance.dashboards.board import Board, read_boards
 from appliance.dashboards.prometheus import PrometheusMetrics
 from appliance.dashboards.viewer import BoardAnswer, Viewer, window_of
+from appliance.domain.slas.decisions import SEED_TIERS
 from dashboards.page import Page, Panel, Query
 from dashboards.pages import PAGES
 from engine.wire import LANES
@@ -122,6 +123,14 @@ def test_a_budget_that_burns_reaches_the_pager_through_alertmanager(run: Run) ->
 
     run.monitoring.until(paged)
     assert all(alert["severity"] == "critical" for alert in run.monitoring.webhook.alerts("pager", "firing"))
+
+
+def test_what_a_tenant_holds_and_may_hold_is_shown(run: Run) -> None:
+    for held in (f'fairlane_tenant_kv_pages{{tenant="{NOISY}"}}', f'fairlane_limit_use_ratio{{tenant="{NOISY}", limit="max_concurrency"}}'):
+        run.monitoring.until(lambda held=held: run.monitoring.query(f"max_over_time({held}[{RATE_WINDOW}]) > 0"), what=held)
+    limits = run.monitoring.query(f'fairlane_tenant_kv_limit_ratio{{tenant="{STRICT}"}}')
+    tier = SEED_TIERS["interactive"]
+    assert {each.labels["limit"]: each.value for each in limits} == {"reserve": tier.kv_reserve, "cap": tier.kv_cap}
 
 
 def test_steps_say_whose_pages_were_evicted_for_whom(run: Run) -> None:
