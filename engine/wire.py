@@ -474,7 +474,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     kv_slots_used: int = 0
     """Token slots in use inside used pages (fragmentation = 1 - slots / (pages_used * block size))."""
     step_model_error_ratio: float = 1.0
-    """P99 over recent steps of measured over predicted time, before the correction by this very number."""
+    """`StepModel.error_ratio`."""
     eviction_policy: str = ""
     evictions: dict[str, int] = {}
     """Pages by why they were their tenant's to lose: over_cap, over_reserve, own."""

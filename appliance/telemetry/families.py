@@ -181,7 +181,7 @@ ROUND_TRIP = Family(
 COMPILES = Family("compiles_after_ready", "counter", "Programs compiled after ready: each one stalled every request.", ENGINE_LABELS)
 STEP = Family("step_seconds", "histogram", "Time of the device for a step, by what it held.", (*ENGINE_LABELS, "phase"), TOKEN_GRID_S)
 STEP_MODEL_ERROR = Family(
-    "step_model_error_ratio", "gauge", "P99 over recent steps of measured over predicted step time; 1 is a perfect model.", ENGINE_LABELS
+    "step_model_error_ratio", "gauge", "Measured over expected time of a mean step as late as the P99; 1 is a perfect model.", ENGINE_LABELS
 )
 STARTUP = Family("startup_seconds", "gauge", "How long each phase of the engine's last start took.", (*ENGINE_LABELS, "phase"))
 BACKEND = Family("kernel_backend_info", "gauge", "1 for the attention backend in use.", (*ENGINE_LABELS, "backend"))

@@ -1,5 +1,9 @@
 """How long a step will take: what warm-up measured of its program, linear in its work, times what that program has been found to take
-on average, times a running error ratio. Pure."""
+on average, plus what steps are late by. Pure.
+
+What makes a step late (another process, a cold cache, the host's own work) takes about as long whatever the step, so it is added: as a
+ratio that small steps taught, it made large ones seem twice as long, and chunks were cut small.
+"""
 
 import math
 from bisect import bisect_left, insort
@@ -14,7 +18,9 @@ from engine.scheduling.plan import Bucket, StepPlan
 WINDOW_STEPS = 256
 """The error ratio forgets older steps."""
 FIRST_STEPS = 16
-"""Until so many were seen the measurement stands uncorrected."""
+"""Until so many were seen the measurement stands uncorrected;"""
+FIRST_ERROR_STEPS = 100
+"""of fewer there is no 99th to be shown as the model's error."""
 ERROR_SHARE = 0.99
 LIKELY_SHARE = 0.9
 CORRECTION_BOUNDS = (0.5, 2.0)
@@ -148,16 +154,18 @@ class StepModel:
     """Predicts, and learns how wrong it was. The clock is the caller's."""
 
     times: StepTimes
-    correction: float = 1.0
-    """The error ratio within its bounds, or the worst of the newest steps where that is less: once a burst of other processes is over,
-    what it did to the steps is soon forgotten."""
+    delay_s: float = 0.0
+    """P99 over recent steps of measured minus expected time, or the worst of the newest ones where that is less: once a burst of other
+    processes is over, what it did to the steps is soon forgotten."""
     likely_delay_s: float = 0.0
-    """P90 over the newest steps of measured minus expected time."""
+    """P90 over the newest steps, likewise."""
     _habits: dict[Bucket, _Habit] = field(default_factory=dict)
     _num_steps: int = 0
-    _recent: deque[float] = field(default_factory=deque)
+    _recent: deque[tuple[float, float]] = field(default_factory=deque)
+    """What each was late by, and expected to take."""
     _sorted: list[float] = field(default_factory=list)
-    _delays: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
+    _expected_s: float = 0.0
+    """Sum of the recent ones."""
 
     def expect_s(self, bucket: Bucket, work: Work) -> float:
         """What such steps take on average."""
@@ -166,19 +174,20 @@ class StepModel:
 
     def predict_s(self, bucket: Bucket, work: Work) -> float:
         """What 99 of 100 such steps stay below."""
-        return self.expect_s(bucket, work) * self.correction
+        expected_s = self.expect_s(bucket, work)
+        lowest, highest = CORRECTION_BOUNDS
+        return min(highest * expected_s, max(lowest * expected_s, expected_s + self.delay_s))
 
     def likely_s(self, bucket: Bucket, work: Work) -> float:
-        """What 9 of 10 such steps stay below. What delays a step a little is about as long whatever the step, so it is added: times a
-        ratio that small steps taught, larger ones would seem too long, and small ones would go on."""
+        """What 9 of 10 such steps stay below."""
         return self.expect_s(bucket, work) + self.likely_delay_s
 
     @property
     def error_ratio(self) -> float:
-        """P99 over recent steps of measured over expected time; 1 until there are enough."""
-        if len(self._sorted) < FIRST_STEPS:
+        """Measured over expected time of a step of mean length that is as late as 99 of 100 are at most; 1 until there are enough."""
+        if len(self._recent) < FIRST_ERROR_STEPS:
             return 1.0
-        return self._sorted[math.ceil(ERROR_SHARE * len(self._sorted)) - 1]
+        return 1.0 + _quantile(self._sorted, ERROR_SHARE) * len(self._recent) / self._expected_s
 
     def observe(self, bucket: Bucket, work: Work, seconds: float) -> None:
         """A step took so long."""
@@ -186,18 +195,18 @@ class StepModel:
             return
         self._num_steps += 1
         expected_s = max(1e-9, self.expect_s(bucket, work))
-        ratio = seconds / expected_s
-        self._delays.append(seconds - expected_s)
-        self._learn_habit(bucket, ratio)
-        self._recent.append(ratio)
-        insort(self._sorted, ratio)
+        self._learn_habit(bucket, seconds / expected_s)
+        self._recent.append((seconds - expected_s, expected_s))
+        self._expected_s += expected_s
+        insort(self._sorted, seconds - expected_s)
         if len(self._recent) > WINDOW_STEPS:
-            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
-        lowest, highest = CORRECTION_BOUNDS
-        newest = max(islice(reversed(self._recent), NEWEST_STEPS))
-        self.correction = min(highest, max(lowest, min(self.error_ratio, newest)))
-        if len(self._delays) >= FIRST_STEPS:
-            self.likely_delay_s = max(0.0, sorted(self._delays)[math.ceil(LIKELY_SHARE * len(self._delays)) - 1])
+            forgotten, forgotten_s = self._recent.popleft()
+            del self._sorted[bisect_left(self._sorted, forgotten)]
+            self._expected_s -= forgotten_s
+        newest = sorted(delay_s for delay_s, _ in islice(reversed(self._recent), NEWEST_STEPS))
+        if len(newest) >= FIRST_STEPS:
+            self.delay_s = min(_quantile(self._sorted, ERROR_SHARE), newest[-1])
+            self.likely_delay_s = max(0.0, _quantile(newest, LIKELY_SHARE))
 
     def _learn_habit(self, bucket: Bucket, ratio: float) -> None:
         """A moving average that one odd step moves little."""
@@ -206,3 +215,7 @@ class StepModel:
         before = 1.0 if habit is None else habit.at(self._num_steps)
         moved = before * (1.0 + HABIT_RATE * (min(1.0 + MAX_SURPRISE, max(1.0 - MAX_SURPRISE, ratio)) - 1.0))
         self._habits[bucket] = _Habit(min(highest, max(lowest, moved)), self._num_steps)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[math.ceil(share * len(ordered)) - 1]
