@@ -22,18 +22,18 @@ from typing import Any
 from tools.docker_smoke.checks_lasting import CHECKS_LASTING
 from tools.docker_smoke.checks_profiles import CHECKS_PROFILES
 from tools.docker_smoke.checks_running import CHECKS_RUNNING
-from tools.docker_smoke.engine import Docker, NoEngine, docker_engine, ensure_base, require_containers
+from tools.docker_smoke.engine import MADE, Docker, NoEngine, docker_engine, ensure_base, require_containers
 from tools.docker_smoke.stack import IMAGE, ROOT, Stack
 
 OUT_PATH = ROOT / "var" / "docker-smoke.json"
 
 
-def run_checks(docker: Docker, checks: tuple[Callable[[Stack], str], ...], ends_s: float) -> list[dict[str, Any]]:
+def run_checks(docker: Docker, checks: tuple[Callable[[Stack], str], ...], ends_s: float, *, has_registry: bool) -> list[dict[str, Any]]:
     """Each check in its turn, on one project; what they depend on is gone afterwards. One that fails does not hold up the others.
     None begins after `ends_s`, of `time.monotonic`."""
     records: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fairlane-smoke-") as scratch:
-        stack = Stack(docker, Path(scratch))
+        stack = Stack(docker, Path(scratch), has_registry)
         try:
             for check in checks:
                 name, began_s = check.__name__.removeprefix("check_").replace("_", " "), time.monotonic()
@@ -61,9 +61,10 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # containers and engine go, however this ends
     try:
         with docker_engine() as docker:
-            print(f"docker: {docker.program}; base image: {ensure_base(docker)}; image: {IMAGE}", flush=True)
+            base = ensure_base(docker)
+            print(f"docker: {docker.program}; base image: {base}; image: {IMAGE}", flush=True)
             require_containers(docker)
-            records = run_checks(docker, (*CHECKS_RUNNING, *CHECKS_LASTING, *CHECKS_PROFILES), ends_s)
+            records = run_checks(docker, (*CHECKS_RUNNING, *CHECKS_LASTING, *CHECKS_PROFILES), ends_s, has_registry=base != MADE)
     except NoEngine as error:
         print(f"docker-smoke {'is skipped' if options.or_skip else 'can not run'}: {error}", file=sys.stderr)
         return 0 if options.or_skip else 2

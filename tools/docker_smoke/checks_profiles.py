@@ -41,13 +41,14 @@ def check_postgresql_serves_where_its_secrets_say_so(stack: Stack) -> str:
 def _image(stack: Stack, name: str) -> str:
     """The image that compose.yaml names is there: from a registry, or a stand-in of Debian's packages. Says which."""
     image = yaml.safe_load(COMPOSE_FILE.read_text())["services"][name]["image"]
-    if not stack.docker.has_image(image):
+    if stack.docker.has_image(image):
+        return "was there"
+    if stack.has_registry:
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             stack.docker.run("pull", "--quiet", image, timeout_s=PULL_TIMEOUT_S)
             return "pulled"
-        stack.docker.run("build", "--target", name, "--tag", image, str(STAND_IN_FOLDER))
-        return "of Debian's package"
-    return "was there"
+    stack.docker.run("build", "--target", name, "--tag", image, str(STAND_IN_FOLDER))
+    return "of Debian's package"
 
 
 def _make_certificate(stack: Stack) -> None:

@@ -133,8 +133,11 @@ def require_containers(docker: Docker) -> None:
             raise NoEngine(f"{what}: {error}") from error
 
 
+MADE = "made by debootstrap"
+
+
 def ensure_base(docker: Docker) -> str:
-    """The Dockerfile's base image is there: from a registry, or made of Debian's packages under its name. Says which."""
+    """The Dockerfile's base image is there: from a registry, or made of Debian's packages under its name (`MADE`). Says which."""
     if docker.has_image(BASE_IMAGE):
         return "was there"
     with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
@@ -157,4 +160,4 @@ def ensure_base(docker: Docker) -> str:
         (root / "etc/dpkg/dpkg.cfg.d/docker").write_text(excluded)
         run(["tar", "-C", str(root), "-cf", str(archive), "."], dict(os.environ))
         docker.run("import", str(archive), BASE_IMAGE)
-    return "made by debootstrap"
+    return MADE

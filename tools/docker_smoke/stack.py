@@ -48,6 +48,8 @@ class Stack:
 
     docker: Docker
     scratch: Path
+    has_registry: bool
+    """Images of others can be pulled: one could."""
     project: str = field(default_factory=lambda: f"fairlane-smoke-{os.getpid()}")
     port: int = field(default_factory=free_port)
     measured: dict[str, float] = field(default_factory=dict[str, float])
