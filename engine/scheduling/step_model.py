@@ -10,7 +10,6 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Self
 
 from engine.scheduling.plan import Bucket, StepPlan
@@ -150,6 +149,24 @@ class _Habit:
 
 
 @dataclass(slots=True)
+class _Window:
+    """What the newest steps were late by, in the order they came and by size."""
+
+    size: int
+    newest: deque[float] = field(default_factory=deque)
+    ordered: list[float] = field(default_factory=list)
+
+    def note(self, delay_s: float) -> None:
+        self.newest.append(delay_s)
+        insort(self.ordered, delay_s)
+        if len(self.newest) > self.size:
+            del self.ordered[bisect_left(self.ordered, self.newest.popleft())]
+
+    def quantile(self, share: float) -> float:
+        return self.ordered[math.ceil(share * len(self.ordered)) - 1]
+
+
+@dataclass(slots=True)
 class StepModel:
     """Predicts, and learns how wrong it was. The clock is the caller's."""
 
@@ -161,11 +178,12 @@ class StepModel:
     """P90 over the newest steps, likewise."""
     _habits: dict[Bucket, _Habit] = field(default_factory=dict)
     _num_steps: int = 0
-    _recent: deque[tuple[float, float]] = field(default_factory=deque)
-    """What each was late by, and expected to take."""
-    _sorted: list[float] = field(default_factory=list)
+    _recent: _Window = field(default_factory=lambda: _Window(WINDOW_STEPS))
+    _newest: _Window = field(default_factory=lambda: _Window(NEWEST_STEPS))
+    _expected: deque[float] = field(default_factory=deque)
+    """Seconds of the recent ones,"""
     _expected_s: float = 0.0
-    """Sum of the recent ones."""
+    """and their sum."""
 
     def expect_s(self, bucket: Bucket, work: Work) -> float:
         """What such steps take on average."""
@@ -185,9 +203,9 @@ class StepModel:
     @property
     def error_ratio(self) -> float:
         """Measured over expected time of a step of mean length that is as late as 99 of 100 are at most; 1 until there are enough."""
-        if len(self._recent) < FIRST_ERROR_STEPS:
+        if len(self._expected) < FIRST_ERROR_STEPS:
             return 1.0
-        return 1.0 + _quantile(self._sorted, ERROR_SHARE) * len(self._recent) / self._expected_s
+        return 1.0 + self._recent.quantile(ERROR_SHARE) * len(self._expected) / self._expected_s
 
     def observe(self, bucket: Bucket, work: Work, seconds: float) -> None:
         """A step took so long."""
@@ -196,17 +214,15 @@ class StepModel:
         self._num_steps += 1
         expected_s = max(1e-9, self.expect_s(bucket, work))
         self._learn_habit(bucket, seconds / expected_s)
-        self._recent.append((seconds - expected_s, expected_s))
+        self._recent.note(seconds - expected_s)
+        self._newest.note(seconds - expected_s)
+        self._expected.append(expected_s)
         self._expected_s += expected_s
-        insort(self._sorted, seconds - expected_s)
-        if len(self._recent) > WINDOW_STEPS:
-            forgotten, forgotten_s = self._recent.popleft()
-            del self._sorted[bisect_left(self._sorted, forgotten)]
-            self._expected_s -= forgotten_s
-        newest = sorted(delay_s for delay_s, _ in islice(reversed(self._recent), NEWEST_STEPS))
-        if len(newest) >= FIRST_STEPS:
-            self.delay_s = min(_quantile(self._sorted, ERROR_SHARE), newest[-1])
-            self.likely_delay_s = max(0.0, _quantile(newest, LIKELY_SHARE))
+        if len(self._expected) > WINDOW_STEPS:
+            self._expected_s -= self._expected.popleft()
+        if len(self._expected) >= FIRST_STEPS:
+            self.delay_s = min(self._recent.quantile(ERROR_SHARE), self._newest.ordered[-1])
+            self.likely_delay_s = max(0.0, self._newest.quantile(LIKELY_SHARE))
 
     def _learn_habit(self, bucket: Bucket, ratio: float) -> None:
         """A moving average that one odd step moves little."""
@@ -215,7 +231,3 @@ class StepModel:
         before = 1.0 if habit is None else habit.at(self._num_steps)
         moved = before * (1.0 + HABIT_RATE * (min(1.0 + MAX_SURPRISE, max(1.0 - MAX_SURPRISE, ratio)) - 1.0))
         self._habits[bucket] = _Habit(min(highest, max(lowest, moved)), self._num_steps)
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[math.ceil(share * len(ordered)) - 1]
