@@ -53,13 +53,13 @@ def test_a_process_that_all_of_a_tenants_traffic_comes_to_gets_nearly_all_of_its
         until(lambda: limit(busy, mine) == "585", lambda: f"{limit(busy, mine)} {tally}")
         assert limit(idle, mine) == "15"
         before, from_s = tally.statuses[200], time.monotonic()
-        until(lambda: time.monotonic() > from_s + 4, busy.log)
+        until(lambda: time.monotonic() > from_s + 3, busy.log)
         late = tally.statuses[200] - before
     took_s = time.monotonic() - from_s
     assert late > 0.8 * took_s * 585 / 60, "its rate, not the half that would be its even part"
     assert tally.statuses[200] <= 600 * (1 + (time.monotonic() - began_s) / 60)
     with asking(idle.url, 8, mine) as other:  # nothing comes to the first one any more
-        until(lambda: int(limit(idle, mine)) > 150, lambda: f"{limit(idle, mine)} {other}", timeout_s=120)
+        until(lambda: int(limit(idle, mine)) > 60, lambda: f"{limit(idle, mine)} {other}", timeout_s=120)
     assert int(limit(busy, mine)) + int(limit(idle, mine)) <= 600
     assert tally.statuses[200] + other.statuses[200] <= 600 * (1 + (time.monotonic() - began_s) / 60)
 
