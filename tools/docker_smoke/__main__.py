@@ -23,7 +23,7 @@ from tools.docker_smoke.checks_lasting import CHECKS_LASTING
 from tools.docker_smoke.checks_profiles import CHECKS_PROFILES
 from tools.docker_smoke.checks_running import CHECKS_RUNNING
 from tools.docker_smoke.engine import MADE, Docker, NoEngine, docker_engine, ensure_base, require_containers
-from tools.docker_smoke.stack import IMAGE, ROOT, Stack
+from tools.docker_smoke.stack import COMPOSE_FILE, IMAGE, ROOT, Stack
 
 OUT_PATH = ROOT / "var" / "docker-smoke.json"
 
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         with docker_engine() as docker:
             base = ensure_base(docker)
             print(f"docker: {docker.program}; base image: {base}; image: {IMAGE}", flush=True)
-            require_containers(docker)
+            require_containers(docker, COMPOSE_FILE)
             records = run_checks(docker, (*CHECKS_RUNNING, *CHECKS_LASTING, *CHECKS_PROFILES), ends_s, has_registry=base != MADE)
     except NoEngine as error:
         print(f"docker-smoke {'is skipped' if options.or_skip else 'can not run'}: {error}", file=sys.stderr)

@@ -124,11 +124,16 @@ def _answers(program: str, environ: dict[str, str]) -> bool:
         return False
 
 
-def require_containers(docker: Docker) -> None:
-    """A container of the base image runs here, and reaches Debian's packages, as the build must. Raises `NoEngine`."""
-    for command, what in ((["true"], "containers do not run here"), (["apt-get", "update", "-qq"], "containers reach no packages")):
+def require_containers(docker: Docker, mounted: Path) -> None:
+    """A container of the base image runs here, reads a file of this checkout as another user, and reaches Debian's packages, as the
+    build must. Raises `NoEngine`."""
+    for arguments, what in (
+        ([BASE_IMAGE, "true"], "containers do not run here"),
+        (["--user=10001", f"--volume={mounted}:/mounted:ro", BASE_IMAGE, "cat", "/mounted"], "containers can not read this checkout"),
+        ([BASE_IMAGE, "apt-get", "update", "-qq"], "containers reach no packages"),
+    ):
         try:
-            docker.run("run", "--rm", BASE_IMAGE, *command, timeout_s=PROBE_TIMEOUT_S)
+            docker.run("run", "--rm", *arguments, timeout_s=PROBE_TIMEOUT_S)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             raise NoEngine(f"{what}: {error}") from error
 
