@@ -1,3 +1,7 @@
+import sys
+from types import FrameType
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,3 +53,23 @@ def test_a_stop_string_split_over_pieces_is_never_let_through() -> None:
 def test_text_that_only_looked_like_a_stop_string_is_let_through_later() -> None:
     matcher = StopMatcher(["END"])
     assert [matcher.push(piece) for piece in ["the E", "N", "ergy"]] == ["the ", "", "ENergy"]
+
+
+def test_a_character_costs_a_bounded_number_of_steps_however_long_and_alike_the_stop_strings_are() -> None:
+    lines = 0
+
+    def count(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    stop_strings = [*("x" + "a" * 510 + last for last in "bcdefgh"), "a" * 511 + "b"]
+    matcher, num_pieces, tracing = StopMatcher(stop_strings), 1_200, sys.gettrace()
+    sys.settrace(count)
+    try:
+        for piece in range(num_pieces):
+            matcher.push("xa" if piece % 600 == 599 else "aa")
+    finally:
+        sys.settrace(tracing)
+    assert matcher.matched is None
+    assert lines < 16 * 2 * num_pieces * len(stop_strings)
