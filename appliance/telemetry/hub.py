@@ -90,6 +90,7 @@ class Telemetry:
         self.note_trace: Callable[[RequestReport, str], None] = lambda report, verdict: None
         """Takes each settled request once, with its sentence where it was slow or failed; set by whoever sends traces."""
         self.reviewer.on_explained = lambda report, found: self.note_trace(report, found.verdict)
+        self.reviewer.on_skipped = lambda report: self.note_trace(report, "")
         self.floor_ns = 0
         """What a step with next to no work takes: the least that an engine measured, as all have one model and device."""
         self._exposition = Exposition()

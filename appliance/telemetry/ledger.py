@@ -1,9 +1,10 @@
 """The step ledger: the newest steps of each engine, in order. Explaining a slow request is a question to it."""
 
 import heapq
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
 
+from appliance.telemetry.fair_ring import FairRing
 from appliance.telemetry.requests import RequestReport
 from engine.wire import ONLY_ENGINE, StepRecord
 
@@ -71,20 +72,23 @@ def _committed_ns(record: StepRecord) -> int:
 
 
 class RequestArchive:
-    """A ring of the reports of ended requests, by id."""
+    """Reports of ended requests, by id. A tenant's flood pushes out none but its own, and what was refused nothing that was served; requests
+    without a valid key are one more owner."""
 
     def __init__(self, kept_requests: int = KEPT_REQUESTS) -> None:
         self.kept_requests = kept_requests
-        self._reports: OrderedDict[str, RequestReport] = OrderedDict()
+        self._ring: FairRing[RequestReport] = FairRing(kept_requests)
+        self._reports: dict[str, RequestReport] = {}
 
     def add(self, report: RequestReport) -> None:
         self._reports[report.request_id] = report
-        if len(self._reports) > self.kept_requests:
-            self._reports.popitem(last=False)
+        gone = self._ring.add((report.tenant_id, bool(report.submitted_ns)), report)
+        if gone is not None:
+            self._reports.pop(gone.request_id, None)
 
     def find(self, request_id: str) -> RequestReport | None:
         return self._reports.get(request_id)
 
     def __iter__(self) -> Iterator[RequestReport]:
         """Oldest first."""
-        return iter(self._reports.values())
+        return iter(self._ring)

@@ -78,6 +78,22 @@ def test_more_slow_requests_than_can_be_explained_are_counted_and_not_kept(revie
     assert len(reviewer.slow(None, KEPT_SLOW)) == MAX_WAITING
 
 
+def test_one_tenants_slow_requests_push_none_of_another_out_of_the_queue_or_the_log(reviewer: Reviewer) -> None:
+    skipped: list[str] = []
+    reviewer.on_skipped = lambda report: skipped.append(report.request_id)
+    for number in range(MAX_WAITING):
+        reviewer.note(report_of(request_id=f"flood_{number}", tenant_id="noisy"), ["ttft"])
+    assert reviewer.note(report_of(request_id="req_quiet"), ["ttft"])
+    assert skipped == ["flood_0"] and reviewer.num_skipped == 1
+    asyncio.run(settle(reviewer))
+    for round_ in range(2):
+        for number in range(MAX_WAITING):
+            reviewer.note(report_of(request_id=f"flood_{round_}_{number}", tenant_id="noisy"), ["ttft"])
+        asyncio.run(settle(reviewer))
+    assert [each.id for each in reviewer.slow("quiet", 10)] == ["req_quiet"]
+    assert len(reviewer.slow(None, 10 * KEPT_SLOW)) == KEPT_SLOW
+
+
 def test_it_explains_by_itself(reviewer: Reviewer) -> None:
     explained: list[str] = []
 

@@ -2,7 +2,7 @@
 
 A settled request is looked at when it missed a target, failed, waited long between two tokens, or is among the slowest of its lane.
 Explaining takes a millisecond or so, hence it is done behind the requests, one at a time, and where more come than can be explained the
-rest is counted as such.
+rest is counted as such: the oldest of the tenant that has most, in what waits as in the slow log.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from appliance.telemetry import families as f
 from appliance.telemetry.explain.answer import Explanation, explain
 from appliance.telemetry.explain.gaps import slow_gap_s
 from appliance.telemetry.explain.pieces import Piece, Recorded, pieces_of
+from appliance.telemetry.fair_ring import FairRing
 from appliance.telemetry.requests import Outcome, RequestReport
 
 WINDOW_REQUESTS = 1_000
@@ -128,15 +129,17 @@ class Reviewer(Collector):
         self._windows: defaultdict[tuple[str, str], _Window] = defaultdict(_Window)
         self._worst_gaps: defaultdict[str, _Window] = defaultdict(_Window)
         """By lane."""
-        self._waiting: deque[_Case] = deque()
+        self._waiting: FairRing[_Case] = FairRing(MAX_WAITING)
         self._awake = asyncio.Event()
-        self._slow: deque[SlowRequest] = deque(maxlen=KEPT_SLOW)
+        self._slow: FairRing[SlowRequest] = FairRing(KEPT_SLOW)
         self._tail_s: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         self._tail_requests: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._interference_s: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.num_skipped = 0
         """Slow requests that were not explained, because too many waited for it."""
         self.on_explained: Callable[[RequestReport, Explanation], None] = lambda report, explanation: None
+        self.on_skipped: Callable[[RequestReport], None] = lambda report: None
+        """One that was to be explained is not."""
 
     def bind(self, model: str, quantization: str, gpu_type: str) -> None:
         """Name the model that serves from now on."""
@@ -154,10 +157,10 @@ class Reviewer(Collector):
         why = (*missed, *(name for name, is_so in marks if is_so))
         if not why:
             return False
-        if len(self._waiting) >= MAX_WAITING:
+        skipped = self._waiting.add(report.tenant_id, _Case(report, why, tails))
+        if skipped is not None:
             self.num_skipped += 1
-            return False
-        self._waiting.append(_Case(report, why, tails))
+            self.on_skipped(skipped.report)
         self._awake.set()
         return True
 
@@ -180,14 +183,15 @@ class Reviewer(Collector):
 
     async def explain_next(self) -> None:
         """The one that waits longest."""
-        case = self._waiting.popleft()
+        case = self._waiting.pop_oldest()
         finding = await asyncio.to_thread(_find, case, self._recorded(case.report))
         self._keep(case, finding)
 
     def _keep(self, case: _Case, finding: _Finding) -> None:
         report, found = case.report, finding.explanation
         ended_at = datetime.fromtimestamp(self._wall_s(), UTC)
-        self._slow.append(
+        self._slow.add(
+            report.tenant_id,
             SlowRequest(
                 id=report.request_id,
                 ended_at=ended_at,
@@ -202,7 +206,7 @@ class Reviewer(Collector):
                 tpot_target_s=found.tpot_target_s,
                 worst_gap_s=round(report.worst_gap_s, 6),
                 verdict=found.verdict,
-            )
+            ),
         )
         for slo, parts in finding.tails.items():
             self._tail_requests[report.lane, slo] += 1
