@@ -72,8 +72,8 @@ def _committed_ns(record: StepRecord) -> int:
 
 
 class RequestArchive:
-    """Reports of ended requests, by id. A tenant's flood pushes out none but its own, and what was refused nothing that was served; requests
-    without a valid key are one more owner."""
+    """Reports of ended requests, by id. A tenant's flood pushes out none but its own, and what was refused nothing that was served;
+    requests without a valid key are one more owner."""
 
     def __init__(self, kept_requests: int = KEPT_REQUESTS) -> None:
         self.kept_requests = kept_requests

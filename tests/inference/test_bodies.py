@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from appliance.domain.inference.schemas import LARGE_BODY_BYTES, refuse_endless_prompt
+from appliance.domain.inference.body_bounds import LARGE_BODY_BYTES, refuse_crowded_body
 from appliance.errors import Invalid
 from engine.wire import ModelCard
 from tests.inference.fake_engine import counting_answer
@@ -52,17 +52,53 @@ def test_head_answers_as_get_does_without_a_body(house: House, path: str) -> Non
     assert head.headers["content-type"] == got.headers["content-type"] and int(head.headers["content-length"]) > 0
 
 
-def test_more_token_ids_than_the_context_holds_are_refused_before_they_are_decoded(card: ModelCard) -> None:
-    assert card.max_model_len == 2048
-    ids = b",".join([b"12345"] * 20_000)
-    assert len(ids) > LARGE_BODY_BYTES
-    with pytest.raises(Invalid, match=r"20000 items; the context is 2048"):
-        refuse_endless_prompt(b'{"user": "u", "prompt": [ %b], "max_tokens": 1}' % ids, 2048)
-    for fine in (b'{"prompt":[%b]}' % ids[:60], b'{"prompt":"%b"}' % ids, b'{"prompt":["%b"]}' % ids, b'{"prompt":[[1],[%b]]}' % ids, ids):
-        refuse_endless_prompt(fine, 2048)
+def many(item: bytes, number: int) -> bytes:
+    return b",".join([item] * number)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"user": "u", "prompt": [ %b], "max_tokens": 1}' % many(b"12345", 20_000), "has 20000 items"),
+        (b'{"prompt": [[1], [%b]]}' % many(b"12345", 20_000), "has 20000 items"),
+        (b'{"prompt": "x", "stop_token_ids": [%b]}' % many(b"7", 50_000), "has 50000 items"),
+        (b'{"prompt": "x", "logit_bias": {%b}}' % many(b'"7":1', 20_000), "has 20000 items"),
+        (b'{"prompt": [%b]}' % many(b'"a"', 40_000), "has 40001 texts"),
+        (b'{"prompt": [%b]}' % many(rb'"\\"', 40_000), "has 40001 texts"),
+        (b'{"prompt": [%b]}' % many(b"[]", 40_000), "has 40002 lists"),
+        (b'{"messages": [%b]}' % many(b"{}", 40_000), "has 40002 lists"),
+        (b'{"messages": [{"role": "user", "content": [%b]}]}' % many(b'{"type":"text","text":""}', 9_000), "has 36004 texts"),
+    ],
+)
+def test_a_body_with_more_items_than_any_request_can_use_is_refused_before_it_is_decoded(body: bytes, found: str, card: ModelCard) -> None:
+    assert card.max_model_len == 2048 and len(body) > LARGE_BODY_BYTES
+    with pytest.raises(Invalid, match=f"{found}.*; the context is 2048 tokens"):
+        refuse_crowded_body(body, 2048)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": [%b]}' % many(b"12345", 2_048),
+        b'{"prompt": [%b]}' % many(b"[%b]" % many(b"1", 2_048), 100),
+        b'{"prompt": "%b"}' % many(b"12345", 20_000),
+        b'{"prompt": ["%b"]}' % many(b"[{:}]", 40_000),
+        b'{"prompt": "%b"}' % (rb"\\" * 40_000 + rb"\"" * 40_000),
+        b'{"messages": [%b]}' % many(b'{"role":"user","content":[{"type":"text","text":"x"}]}', 2_048),
+        many(b"12345", 20_000),
+    ],
+)
+def test_what_a_request_can_use_is_left_to_the_decoder_however_many_marks_its_texts_hold(body: bytes) -> None:
+    refuse_crowded_body(body, 2048)
 
 
 def test_a_million_token_ids_are_refused_over_http(house: House) -> None:
     answer = house.client.post("/v1/completions", content=b'{"prompt":[%b]}' % b",".join([b"7"] * 400_000))
     assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
     assert "400000" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate", "/tokenize"])
+def test_a_crowded_body_is_refused_on_every_route(house: House, path: str) -> None:
+    answer = house.client.post(path, content=b'{"prompt":[%b]}' % many(b"[]", 300_000))
+    assert answer.status_code == 400 and "300002 lists" in answer.json()["error"]["message"]

@@ -153,10 +153,6 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Each token as text, too."""
 
 
-LARGE_BODY_BYTES = 65_536
-"""Smaller ones are decoded in less time than it takes to look at them first."""
-_NUMBERS = re.compile(rb"\[\s*-?[0-9]")
-
 MAX_NAME_CHARS = 200
 """Of a name that the client made up: a message repeats no more of it."""
 MAX_MESSAGE_CHARS = 300
@@ -164,29 +160,6 @@ MAX_MESSAGE_CHARS = 300
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*?)`")
 _AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
-
-
-class _PromptAlone(msgspec.Struct):
-    """The rest of a body is skipped, not built."""
-
-    prompt: msgspec.Raw = msgspec.Raw()
-
-
-def refuse_endless_prompt(raw: bytes, max_model_len: int) -> None:
-    """Raises `Invalid` for a list of token ids that can not fit the context, before it is decoded: a million numbers take the event loop's
-    time from everybody else."""
-    if len(raw) <= LARGE_BODY_BYTES:
-        return
-    try:
-        prompt = bytes(msgspec.json.decode(raw, type=_PromptAlone).prompt)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # whoever decodes all of it says what is wrong
-    if _NUMBERS.match(prompt) and (num_ids := prompt.count(b",") + 1) > max_model_len:
-        raise Invalid(
-            f"the prompt has {num_ids} items; the context is {max_model_len} tokens, prompt and output together",
-            param="prompt",
-            code="context_length_exceeded",
-        )
 
 
 def decode_request[Body: msgspec.Struct](raw: bytes, body_type: type[Body]) -> Body:

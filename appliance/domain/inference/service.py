@@ -15,6 +15,7 @@ from appliance.domain.admission.service import Admission
 from appliance.domain.inference.answers import ModelAnswer, TokenizeAnswer
 from appliance.domain.inference.backend import Backend, Served
 from appliance.domain.inference.backpressure import Patience
+from appliance.domain.inference.body_bounds import refuse_crowded_body
 from appliance.domain.inference.choice import Choice
 from appliance.domain.inference.exchange import Exchange
 from appliance.domain.inference.facts import CLIENT_CLOSED_STATUS, Cancellation, JobFacts, engine_gone
@@ -23,7 +24,7 @@ from appliance.domain.inference.intake import AnyRoute, Intake, Terms, prompt_te
 from appliance.domain.inference.job import Job
 from appliance.domain.inference.output_caps import cap_of, task_of
 from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
-from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request, refuse_endless_prompt
+from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
 from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane
 from appliance.domain.peers.decisions import WHOLE, Share, with_share
 from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
@@ -116,7 +117,7 @@ class InferenceService:
             served = self._backend.require()
             content = await call.read_body()
             read_ns = self._clocks.monotonic_ns()
-            refuse_endless_prompt(content, served.model.card.max_model_len)
+            refuse_crowded_body(content, served.model.card.max_model_len)
             body: SamplingFields = decode_request(content, route.body_type)
             _check_model(body.model, principal, served)
             deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
@@ -185,7 +186,9 @@ class InferenceService:
         principal = self._authenticate(call)
         self._admission.gate.require_open()
         served = self._backend.require()
-        body = decode_request(await call.read_body(), TokenizeRequest)
+        content = await call.read_body()
+        refuse_crowded_body(content, served.model.card.max_model_len)
+        body = decode_request(content, TokenizeRequest)
         _check_model(body.model, principal, served)
         if (body.prompt is None) == (body.messages is None):
             raise Invalid("send either prompt or messages", param="prompt")
