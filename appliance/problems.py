@@ -18,6 +18,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import ResponseSpec
 
+from appliance.choices import with_choices
 from appliance.errors import (
     ApplianceError,
     BodyTooSlow,
@@ -130,14 +131,16 @@ def _body(message: str, kind: str, code: str | None, param: str | None = None) -
     return ErrorBody(ErrorDetail(message=message, type=kind, param=param, code=code))
 
 
-def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Problem:
+def _problem_of_litestar(error: HTTPException, request: Request[Any, Any, Any]) -> Problem:
     """Litestar's own refusals, in our shape and with words that say what to do."""
+    # the path from the scope: `request.url` is made of the Host header, too, and raises where that holds no valid port
+    method, path = request.method, request.scope["path"]
     status = error.status_code
     kind = {401: "authentication_error", 403: "permission_error"}.get(status, "invalid_request_error")
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     message, param = error.detail, None
     if isinstance(error, ValidationException):
-        message, param = validation_message(error)
+        message, param = validation_message(error, request)
     elif status == 400:
         message = f"the request can not be read: {message}"
     elif status == 404:
@@ -149,10 +152,11 @@ def _problem_of_litestar(error: HTTPException, method: str, path: str) -> Proble
     return Problem(status, _body(message, kind, _CODES.get(status), param), headers)
 
 
-def validation_message(error: ValidationException) -> tuple[str, str | None]:
+def validation_message(error: ValidationException, request: Request[Any, Any, Any]) -> tuple[str, str | None]:
     """All that is wrong with a request in one line, and the first field at fault (`data` is Litestar's word for the body)."""
     details = [item for item in (error.extra or []) if isinstance(item, dict)]
     parts, fields = [], []
+    takes = request.route_handler.signature_model.__annotations__
     for item in details:
         key, message = str(item.get("key", "")), str(item.get("message", ""))
         unknown = _UNKNOWN_FIELD.search(message)
@@ -162,6 +166,8 @@ def validation_message(error: ValidationException) -> tuple[str, str | None]:
             message = "there is no such field" if unknown else "is required"
         elif key == "data":
             key, message = "", "the body is missing" if message == "'data'" else message
+        else:
+            message = with_choices(message, *((takes[key], "") if key in takes else (takes.get("data"), key)))
         parts.append(f"{key}: {message[:1].lower()}{message[1:]}" if key else message)
         fields += [key] if key else []
     return ("; ".join(filter(None, parts)) or error.detail), (fields[0] if fields else None)
@@ -190,8 +196,7 @@ def _on_appliance_error(request: Request[Any, Any, Any], error: ApplianceError) 
 def _on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[ErrorBody]:
     if error.status_code >= 500:
         return _on_unexpected(request, error)
-    # the path from the scope: `request.url` is made of the Host header, too, and raises where that holds no valid port
-    return respond(_problem_of_litestar(error, request.method, request.scope["path"]))
+    return respond(_problem_of_litestar(error, request))
 
 
 def _on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:

@@ -10,7 +10,7 @@ from engine.config import (
 )
 from engine.errors import ConfigError
 from engine.execution.kv_pool import page_bytes
-from engine.kernels.cpu.build import find_library
+from engine.kernels.cpu.build import find_compiler, find_library
 from engine.model.devices import share_of
 from engine.model.memory import weight_bytes
 from engine.model.source import open_source
@@ -44,5 +44,6 @@ def needs_of(config: EngineConfig) -> ModelNeeds:
         available_bytes=memory.available_bytes,
         total_bytes=memory.total_bytes,
         has_native_kernels=find_library() is not None,
+        has_compiler=find_compiler() is not None,
         tensor_parallel_size=config.tensor_parallel_size,
     )

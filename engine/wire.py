@@ -175,6 +175,8 @@ class ModelNeeds(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
     has_native_kernels: bool
     """The native CPU kernels have been built."""
+    has_compiler: bool
+    """A start can build them."""
     tensor_parallel_size: int = 1
     """Devices that share the weights."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from appliance.choices import describe
 from appliance.domain.configuration.decisions import TENANT_FIELDS, Configuration, TenantSpec, configuration_faults, unknown_fields
 from appliance.errors import ApplianceError, Fault, Invalid
 
@@ -110,8 +111,8 @@ def _type_faults(where: str, field: dict[str, Any]) -> list[Fault]:
     try:
         msgspec.convert(field, TenantSpec)
     except msgspec.ValidationError as error:
-        reason, _, name = str(error).partition(" - at `$.")
-        return [Fault(f"{where}.{name.rstrip('`')}" if name else where, f"{reason[:1].lower()}{reason[1:]}")]
+        reason, name = describe(str(error), TenantSpec)
+        return [Fault(f"{where}.{name}".rstrip("."), f"{reason[:1].lower()}{reason[1:]}")]
     return []
 
 

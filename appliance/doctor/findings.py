@@ -82,6 +82,8 @@ def judge_model(needs: ModelNeeds | str) -> Finding:
     if isinstance(needs, str):
         return Finding("model files", State.FAILED, "the model can not be served", needs)
     found = f"{needs.model}, weights {_gb(needs.weight_bytes)}"
+    if not needs.has_native_kernels and needs.has_compiler:
+        return Finding("model files", State.OK, f"{found}; the next start builds the native CPU kernels")
     if not needs.has_native_kernels:
         remedy = "install g++: the next start builds them, and steps take about half the time"
         return Finding("model files", State.WARNING, f"{found}; the native CPU kernels are not built", remedy)

@@ -72,7 +72,7 @@ def _words(error: HTTPException, request: AnyRequest) -> str:
     """What Litestar refuses, and what to do instead."""
     path = request.scope["path"][:80]
     if isinstance(error, ValidationException):
-        return f"the address can not be read: {validation_message(error)[0]}"
+        return f"the address can not be read: {validation_message(error, request)[0]}"
     if error.status_code == 404:
         return f"there is no page {path!r}"
     return error.detail

@@ -131,6 +131,11 @@ def test_a_gateway_key_speaks_for_nobody_while_its_own_tenant_or_the_other_is_su
     assert (refused.value.code, refused.value.tenant_id, refused.value.key_id) == ("tenant_suspended", "acme", "key_1")
 
 
+def test_an_ordinary_key_is_told_that_it_may_not_administrate():
+    with pytest.raises(Forbidden, match="key:key_1 lacks the scope 'admin:read'; of administration it has none"):
+        snapshot_of(("raw", acme_key())).authenticate_admin("raw", NOW_S, Scope.ADMIN_READ)
+
+
 def test_a_key_of_administration_may_do_what_who_granted_it_may_do_still():
     raw, both = "raw", frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE})
     snapshot = snapshot_of((raw, acme_key(*both, Scope.GATEWAY, granted_by="adm_1/adt_1")))

@@ -20,6 +20,7 @@ NEEDS = ModelNeeds(
     available_bytes=8 * GB,
     total_bytes=16 * GB,
     has_native_kernels=True,
+    has_compiler=True,
 )
 H200 = f.Card("NVIDIA H200", 140 * GB, 141 * GB)
 TWO_CARDS = f.Cards((), "580", (H200, H200), "", True)
@@ -39,7 +40,8 @@ def needs(**changes: object) -> ModelNeeds:
         (f.judge_driver(f.Cards((), "580.65.06", (H200,))), "warning", ("not used", "cuda12")),
         (f.judge_driver(f.Cards((), "525.60.13", (H200,), "", True)), "ok", ("NVIDIA H200", "525.60.13")),
         (f.judge_model("there is no such file"), "failed", ("there is no such file",)),
-        (f.judge_model(needs(has_native_kernels=False)), "warning", ("g++",)),
+        (f.judge_model(needs(has_native_kernels=False, has_compiler=False)), "warning", ("install g++",)),
+        (f.judge_model(needs(has_native_kernels=False)), "ok", ("the next start builds",)),
         (f.judge_model(NEEDS), "ok", ("weights 2.0 GB",)),
         (f.judge_memory(NEEDS, f.Cards()), "ok", ("8.0 GB of 16.0 GB",)),
         (f.judge_memory(needs(available_bytes=3 * GB), f.Cards()), "warning", ("0.0 GB left",)),

@@ -1,13 +1,13 @@
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 import structlog
 from httpx import Response
 from litestar import Litestar, get, post
-from litestar.params import JSONBody
+from litestar.params import FromQuery, JSONBody
 from litestar.testing import AsyncTestClient
 
 from appliance.errors import (
@@ -91,10 +91,11 @@ def test_json_is_accepted(content_type):
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
     count: int
+    unit: Literal["token", "page"] = "token"
 
 
 @post("/count")
-async def count(data: JSONBody[Body]) -> dict[str, int]:
+async def count(data: JSONBody[Body], order: FromQuery[Literal["up", "down"]] = "up") -> dict[str, int]:
     return {"count": data.count}
 
 
@@ -129,6 +130,8 @@ def error_of(response: Response) -> dict[str, Any]:
         ({"json": {"count": "x"}}, 400, "count", "got `str`"),
         ({"json": {}}, 400, "count", "is required"),
         ({"json": {"count": 1, "amount": 2}}, 400, "amount", "no such field"),
+        ({"json": {"count": 1, "unit": "byte"}}, 400, "unit", "unit: 'byte' is none of page, token"),
+        ({"json": {"count": 1}, "params": {"order": "odd"}}, 400, "order", "order: 'odd' is none of down, up"),
         ({"json": {"count": "x" * 2000}}, 413, None, "longer than"),
     ],
 )

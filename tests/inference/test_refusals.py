@@ -71,7 +71,12 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str, list[str]]] = [
 BAD_CHATS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({}, "messages", ["missing"]),
     ({"messages": []}, "messages", ["empty"]),
-    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", ["wizard"]),
+    (
+        {"messages": [{"role": "wizard", "content": "x"}]},
+        "messages[0].role",
+        ["'wizard' is none of", "assistant, developer, system, tool, user"],
+    ),
+    ({"lane": "express"}, "lane", ["'express' is none of batch, fast, slow"]),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]}, "messages[0].content[0].type", ["image_url"]),
     ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "messages[0].tool_calls", ["null"]),
     ({"messages": CHAT, "tools": []}, "tools", ["'tools'", "not supported"]),

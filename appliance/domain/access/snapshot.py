@@ -61,7 +61,9 @@ class Admin:
     def require(self, needs: Scope) -> None:
         """Raises `Forbidden` unless it has the scope; `admin:write` includes `admin:read`."""
         if needs not in self.scopes and not (needs is Scope.ADMIN_READ and Scope.ADMIN_WRITE in self.scopes):
-            raise Forbidden(f"{self.actor} lacks the scope {needs.value!r}; it has {_listed(self.scopes)}", code="missing_scope")
+            raise Forbidden(
+                f"{self.actor} lacks the scope {needs.value!r}; of administration it has {_listed(self.scopes)}", code="missing_scope"
+            )
 
 
 def scopes_left(scopes: Collection[str], granted_by: str | None, grantors: Mapping[str, frozenset[Scope]]) -> frozenset[Scope]:

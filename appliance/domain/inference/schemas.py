@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from appliance.choices import describe
 from appliance.domain.lanes.decisions import Lane, ServiceTier
 from appliance.domain.slas.decisions import Task
 from appliance.errors import Invalid
@@ -159,7 +160,6 @@ MAX_MESSAGE_CHARS = 300
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*?)`")
-_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
 
 
 def decode_request[Body: msgspec.Struct](raw: bytes, body_type: type[Body]) -> Body:
@@ -180,9 +180,7 @@ def decode_request[Body: msgspec.Struct](raw: bytes, body_type: type[Body]) -> B
 
 def _explain(message: str, body_type: type[msgspec.Struct]) -> Invalid:
     """msgspec's words, with the field's name apart and, for an unknown one, what there is instead."""
-    at = _AT.search(message)
-    path = at.group(1) if at else ""
-    text = _AT.sub("", message)
+    text, path = describe(message, body_type)
     if unknown := _UNKNOWN_FIELD.match(text):
         param = f"{path}.{unknown.group(1)}".lstrip(".")[:MAX_NAME_CHARS]
         supported = "" if path else f"; supported: {', '.join(sorted(body_type.__struct_fields__))}"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from appliance.choices import describe
 from appliance.errors import Invalid
 from appliance.settings import MAX_TENANT_WEIGHT
 from engine.wire import DEFAULT_OBJECTIVE, TenantPolicy
@@ -121,11 +122,11 @@ def sla_with(base: Sla, overrides: Mapping[str, Any], *, param: str = "overrides
     try:
         return msgspec.convert({**msgspec.to_builtins(base), **overrides}, Sla)
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `$")
+        reason, where = describe(str(error), Sla)
         reason = f"{reason[:1].lower()}{reason[1:]}"
         if reason.endswith("got `null`"):
             reason = "it can not be null, which lifts limits and targets: leave it out"
-        raise Invalid(f"{param}{where.rstrip('`')}: {reason}", param=param) from error
+        raise Invalid(f"{f'{param}.{where}'.rstrip('.')}: {reason}", param=param) from error
 
 
 def stored_sla(base: Sla, fields: Mapping[str, Any]) -> tuple[Sla, list[str]]:

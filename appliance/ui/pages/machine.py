@@ -178,7 +178,7 @@ def engine_pieces(ui: Ui) -> Mapping[str, str]:
 
 
 def shape_rows(ui: Ui) -> list[ShapeRow]:
-    """Every shape that was compiled or used, the most used first."""
+    """Every shape that was compiled or used, the most used first, the others as they were compiled."""
     rows: dict[str, ShapeRow] = {}
     for start in ui.house.starts.starts.values():
         for shape, times in start.programs.items():
@@ -190,7 +190,7 @@ def shape_rows(ui: Ui) -> list[ShapeRow]:
         row.predicted_s += record.predicted_s
         row.tokens += record.decode_rows + record.prefill_tokens
         row.pad_tokens += record.pad_tokens
-    return sorted(rows.values(), key=lambda row: (-row.steps, row.shape))
+    return sorted(rows.values(), key=lambda row: -row.steps)
 
 
 def start_bar(start: Start) -> list[Slice]:

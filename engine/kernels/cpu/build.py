@@ -59,9 +59,14 @@ def find_library() -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
+def find_compiler() -> str | None:
+    """What builds the library; None where nothing on this machine does."""
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+
+
 def build(target_dir: Path | None = None) -> Path | BuildFailed:
     """Compile and link in a few seconds; the finished file appears at once or not at all."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    compiler = find_compiler()
     include_dir = _jaxlib_include_dir()
     if compiler is None:
         return BuildFailed("no C++ compiler (g++ or clang++) was found")
