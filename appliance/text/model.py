@@ -31,6 +31,16 @@ class TextModel:
         """Token ids of a bare prompt."""
         return await self.tokenizer.encode_async(text, add_bos=self.card.add_bos)
 
+    async def encode_prompts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Token ids of each of several bare prompts."""
+
+        def encode() -> list[tuple[int, ...]]:
+            return [self.tokenizer.encode(text, add_bos=self.card.add_bos) for text in texts]
+
+        if sum(map(len, texts)) <= LONG_TEXT_CHARS:
+            return encode()
+        return await asyncio.to_thread(encode)
+
     async def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Token ids of a conversation up to where the assistant speaks; the template writes its own bos.
 

@@ -1,7 +1,9 @@
 """Bodies that do not come, come slowly, or are too much to look at; and answers without one."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -102,3 +104,19 @@ def test_a_million_token_ids_are_refused_over_http(house: House) -> None:
 def test_a_crowded_body_is_refused_on_every_route(house: House, path: str) -> None:
     answer = house.client.post(path, content=b'{"prompt":[%b]}' % many(b"[]", 300_000))
     assert answer.status_code == 400 and "300002 lists" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "field"), [("/v1/completions", "prompt"), ("/tokenize", "prompt"), ("/v1/chat/completions", "messages")])
+def test_long_texts_of_a_tenant_wait_for_its_turn_and_short_ones_do_not(house: House, path: str, field: str) -> None:
+    (key,) = house.directory.snapshot.policies.keys() & {house.directory.authenticate(KEY, None).tenant_id}
+    held = house.inference._turns.take(key, 100_000)
+    asyncio.run_coroutine_threadsafe(held.__aenter__(), house.loop).result(10)
+    long = "A line of text. " * 200
+    values = {text: [{"role": "user", "content": text}] if field == "messages" else text for text in (long, "short")}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(house.post, path, {field: values[long]})
+        house.until(lambda: bool(house.inference._turns._locks[key]._waiters))  # pyright: ignore[reportAttributeAccessIssue]
+        assert house.post(path, {field: values["short"]}).status_code == 200
+        assert not answer.done()
+        asyncio.run_coroutine_threadsafe(held.__aexit__(None, None, None), house.loop).result(10)
+        assert answer.result(10).status_code == 200

@@ -46,6 +46,21 @@ def test_a_long_conversation_leaves_the_event_loop_to_others(smollm2: TextModel,
     assert asyncio.run(turns()) > 10
 
 
+def test_many_short_texts_leave_the_event_loop_to_others_too_and_keep_their_order(smollm2: TextModel) -> None:
+    texts = [f"{number} is a number. " * 60 for number in range(100)]
+
+    async def read() -> tuple[list[tuple[int, ...]], int]:
+        encoding = asyncio.create_task(smollm2.encode_prompts(texts))
+        turns = 0
+        while not encoding.done():
+            await asyncio.sleep(0.001)  # another request's turn
+            turns += 1
+        return encoding.result(), turns
+
+    token_ids, turns = asyncio.run(read())
+    assert token_ids == [smollm2.tokenizer.encode(text, add_bos=False) for text in texts] and turns > 2
+
+
 def test_a_refusal_of_the_template_reaches_the_client_in_its_words() -> None:
     refusing = template(
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% endfor %}"

@@ -1,6 +1,5 @@
 """From a request body to what the engine is asked for. One function a route; all refuse before anything is submitted."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -165,9 +164,7 @@ GENERATE = Route("/generate", GenerateRequest, "gen-", "other", read_generate)
 
 async def read_text(param: str, text: str, model: TextModel) -> Prompt:
     """A text as a prompt. Raises `Invalid` where it is empty, or so long that encoding it would be wasted."""
-    if not text:
-        raise Invalid(f"{param} is empty: send at least one character", param=param)
-    _check_text_length(param, len(text), model)
+    _check_text(param, text, model)
     return Prompt(await model.encode_prompt(text), text)
 
 
@@ -201,8 +198,15 @@ async def _read_prompts(prompt: PromptInput, model: TextModel) -> tuple[Prompt, 
     if kinds == {list}:
         return tuple(_read_ids(ids, model) for ids in cast(list[list[int]], prompt))
     if kinds == {str}:
-        return tuple(await asyncio.gather(*(read_text("prompt", text, model) for text in cast(list[str], prompt))))
+        return await _read_texts(cast(list[str], prompt), model)
     raise Invalid("prompt mixes kinds: send a text, texts, token ids, or lists of token ids", param="prompt")
+
+
+async def _read_texts(texts: list[str], model: TextModel) -> tuple[Prompt, ...]:
+    """In their order, and by one thread at most; many short ones are as much work as a long one."""
+    for text in texts:
+        _check_text("prompt", text, model)
+    return tuple(map(Prompt, await model.encode_prompts(texts), texts))
 
 
 def _read_ids(token_ids: list[int], model: TextModel) -> Prompt:
@@ -276,6 +280,12 @@ def _asked_tokens(body: ChatRequest) -> tuple[str, int | None]:
 def _check_stream_options(body: SamplingFields, options: StreamOptions | None) -> None:
     if options is not None and not body.stream:
         raise Invalid("stream_options needs stream: true", param="stream_options")
+
+
+def _check_text(param: str, text: str, model: TextModel) -> None:
+    if not text:
+        raise Invalid(f"{param} is empty: send at least one character", param=param)
+    _check_text_length(param, len(text), model)
 
 
 def _check_text_length(param: str, num_chars: int, model: TextModel) -> None:

@@ -33,6 +33,7 @@ from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.requests import MAX_MESSAGE_CHARS, Outcome, RequestReport
 from appliance.telemetry.trace_context import TraceContext
 from appliance.text.model import TextModel
+from appliance.text.turns import TextTurns
 from engine.errors import EngineGone
 from engine.wire import Sampling, Submit, TenantPolicy
 
@@ -99,6 +100,7 @@ class InferenceService:
         self._lane_rules = lane_rules
         self._patience = patience
         self._logs_prompts = logs_prompts
+        self._turns = TextTurns()
 
     async def open(self, call: Call, route: AnyRoute) -> Exchange:
         """Admit a request and submit it to the engine; what is returned answers it.
@@ -121,7 +123,8 @@ class InferenceService:
             body: SamplingFields = decode_request(content, route.body_type)
             _check_model(body.model, principal, served)
             deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
-            intake, too_long = await self._read(call, route, body, principal.policy, served.model)
+            async with self._turns.take(principal.tenant_id, len(content)):
+                intake, too_long = await self._read(call, route, body, principal.policy, served.model)
             tokenized_ns = self._clocks.monotonic_ns()
             proposal = propose_lane(principal.policy, principal.lanes, _wish(body, intake), self._lane_rules)
             served = self._backend.require(proposal.lane)
@@ -192,10 +195,11 @@ class InferenceService:
         _check_model(body.model, principal, served)
         if (body.prompt is None) == (body.messages is None):
             raise Invalid("send either prompt or messages", param="prompt")
-        if body.messages is not None:
-            token_ids = (await read_messages(body.messages, served.model)).token_ids
-        else:
-            token_ids = (await read_text("prompt", body.prompt or "", served.model)).token_ids
+        async with self._turns.take(principal.tenant_id, len(content)):
+            if body.messages is not None:
+                token_ids = (await read_messages(body.messages, served.model)).token_ids
+            else:
+                token_ids = (await read_text("prompt", body.prompt or "", served.model)).token_ids
         texts = [served.model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
         return TokenizeAnswer(count=len(token_ids), max_model_len=served.model.card.max_model_len, tokens=token_ids, token_strs=texts)
 
