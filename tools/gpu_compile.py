@@ -51,7 +51,8 @@ def main(arguments: list[str]) -> int:
         sizes = (
             f"{made['registers']:4} registers {made['spill_bytes']:5} B spilled {made['smem_bytes']:7} B shared {made['seconds']:6.2f} s"
         )
-        print(f"{made['target']:5} {made['name']:48} {sizes}", flush=True)
+        graphs = f" {made['launches']:4} launches" if "launches" in made else ""
+        print(f"{made['target']:5} {made['name']:48} {sizes}{graphs}", flush=True)
         worse += complaints(made, table)
     if options.write_table:
         write_table(records)

@@ -1,5 +1,6 @@
 """The engine's real steps of real models, compiled for cards that are not there: random weights are not even made."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,13 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from engine.execution.batch import Limits, buffer_size, step_shape
-from engine.execution.kv_pool import allocate, whole_state
+from engine.execution.kv_pool import allocate, attention_shape, whole_state
 from engine.execution.step import run_step
-from engine.kernels.pallas_triton import PallasTritonBackend
+from engine.kernels.gpu_backends import backends_of
+from engine.kernels.select import choose_backend
 from engine.model.config import ModelConfig, RopeConfig
 from engine.model.devices import LAYER_CUT, VOCABULARY_CUT, WHOLE, Devices, share_of
 from engine.model.params import LayerParams, Params
+from engine.scheduling.buckets import buckets_of
 from engine.scheduling.plan import Bucket
+from engine.wire import EngineConfig
 from tools.gpu_compile_target import Target
 
 PAGE_TOKENS = 16
@@ -48,10 +52,11 @@ MODELS = {
 
 DEVICES = {"llama-3-70b": 8}
 """Cards that a model is split over; the others have one."""
-INT8_KV = ("llama-3-8b", "llama-3-70b")
 
-BUCKETS = (Bucket(2, 0), Bucket(256, 0), Bucket(0, 16), Bucket(0, 4_096), Bucket(64, 512))
-"""The smallest and the largest of each kind, and a mixed one."""
+BUCKETS = buckets_of(EngineConfig(max_num_seqs=MAX_SEQUENCES, max_num_batched_tokens=2_048)).all()
+"""Those that the engine makes for these limits: the smallest is d2, the largest p2048."""
+
+KV_DTYPES = ("bfloat16", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +74,11 @@ class StepCase:
 
 
 def step_cases(target: str) -> Iterator[StepCase]:
-    """For Hopper and Ampere; int8 KV for the Llamas."""
+    """For Hopper and Ampere."""
     if target not in ("h200", "a100"):
         return
-    for model in MODELS:
-        for kv_dtype in ("bfloat16", "int8") if model in INT8_KV else ("bfloat16",):
-            for bucket in BUCKETS:
-                yield StepCase(model=model, bucket=bucket, kv_dtype=kv_dtype, target=target)
+    for model, kv_dtype, bucket in itertools.product(MODELS, KV_DTYPES, BUCKETS):
+        yield StepCase(model=model, bucket=bucket, kv_dtype=kv_dtype, target=target)
 
 
 def param_avals(config: ModelConfig) -> Params:
@@ -133,13 +136,16 @@ def array_bytes(tree: Any) -> int:
 
 
 def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
-    """Record of a step: its worst kernel, bytes on each card, copies of the cache (none), sums over the cards.
+    """Record of a step: its worst kernel, bytes on each card, copies of the cache (none), sums over the cards, CUDA graphs and how many
+    launches the host makes in all.
 
     Raises:
         AssertionError: it does not fit, copies what should be donated, calls back to the host, or sums more than it must.
     """
     count = DEVICES.get(case.model, 1)
-    share, backend = share_of(MODELS[case.model], count), PallasTritonBackend(target.card.capability)
+    share = share_of(MODELS[case.model], count)
+    backends, attention = backends_of(target.card.capability), attention_shape(share, PAGE_TOKENS)
+    backend = choose_backend("auto", backends, attention, case.kv_dtype).backend
     pages = num_pages(share, case.kv_dtype, target.card.memory_bytes)
     limits = Limits(MAX_SEQUENCES, share.max_position, 16, pages, PAGE_TOKENS)
     shape = step_shape(case.bucket, limits)
@@ -162,12 +168,15 @@ def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
         "name": case.name,
         "target": case.target,
         "devices": count,
+        "backend": backend.name,
         "registers": max(k.registers for k in compiled.kernels),
         "spill_bytes": max(k.spill_bytes for k in compiled.kernels),
         "smem_bytes": max(k.smem_bytes for k in compiled.kernels),
         "seconds": round(compiled.seconds, 2),
         "serialised_wgmma": compiled.serialised_wgmma,
         "cache_copies": compiled.copies_of(part.caches[0].k),
+        "command_buffers": compiled.command_buffers,
+        "launches": compiled.launches,
         "pages": pages,
         "temp_bytes": compiled.temp_bytes,
         "device_bytes": device_bytes,

@@ -101,6 +101,10 @@ class Compiled:
     seconds: float
     serialised_wgmma: int
     """ptxas's warnings (C75xx) that it had to wait after each tensor core instruction."""
+    command_buffers: int
+    """CUDA graphs that XLA captures the first time that the program runs, which is in the engine's warm-up."""
+    launches: int
+    """What the host starts at the top level of a call: graphs, and kernels that lie in none."""
 
     def count_of(self, operation: str) -> int:
         """Instructions of one kind, asynchronous ones once."""
@@ -167,6 +171,7 @@ class Target:
             program = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0, "xla_dump_to": dump})
             seconds = time.perf_counter() - started
             thunks = "".join(path.read_text() for path in Path(dump).glob("*thunk_sequence.txt"))
+            launches = _LAUNCH.findall("".join(path.read_text() for path in Path(dump).glob("*thunk_sequence_after_thunk_passes.txt")))
             said = log.read_text()
             kernels = _kernels(said, thunks, max(shared, default=0))
         text, memory = program.as_text(), program.memory_analysis()
@@ -181,6 +186,8 @@ class Target:
             alias_bytes=memory.alias_size_in_bytes,
             seconds=seconds,
             serialised_wgmma=said.count("C75"),
+            command_buffers=launches.count("kCommandBuffer"),
+            launches=len(launches),
         )
 
 
@@ -246,6 +253,7 @@ _PTXAS = re.compile(
     r".*?Used (?P<registers>\d+) registers",
     re.DOTALL,
 )
+_LAUNCH = re.compile(r"^\d+: (k\w+)", re.MULTILINE)  # nested ones are indented
 _THUNK = re.compile(r"(?P<name>\S+) grid: \[[^]]*\] threads: \[(?P<x>\d+), (?P<y>\d+), (?P<z>\d+)\]\s+shared_memory: (?P<smem>\d+) bytes")
 
 

@@ -17,4 +17,9 @@ def gpu_backends(device: Any) -> tuple[AttentionBackend, ...]:
         return ()
     warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
     major, minor = (int(part) for part in device.compute_capability.split("."))
-    return PallasMosaicBackend((major, minor)), PallasTritonBackend((major, minor))
+    return backends_of((major, minor))
+
+
+def backends_of(capability: tuple[int, int]) -> tuple[AttentionBackend, ...]:
+    """Of a card's (major, minor), best first; `supports` says which of them the card can run."""
+    return PallasMosaicBackend(capability), PallasTritonBackend(capability)

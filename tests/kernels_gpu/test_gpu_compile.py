@@ -21,6 +21,7 @@ GOOD = {
     "programs_per_core": 5,
     "cache_copies": 0,
     "serialised_wgmma": 0,
+    "command_buffers": 1,
 }
 
 
@@ -35,7 +36,16 @@ def test_no_kernel_in_the_table_spills_more_than_its_card_may() -> None:
 
 
 @pytest.mark.parametrize(
-    "worse", [{"registers": 120}, {"spill_bytes": 4}, {"programs_per_core": 4}, {"cache_copies": 1}, {"serialised_wgmma": 2}], ids=str
+    "worse",
+    [
+        {"registers": 120},
+        {"spill_bytes": 4},
+        {"programs_per_core": 4},
+        {"cache_copies": 1},
+        {"serialised_wgmma": 2},
+        {"command_buffers": 0},
+    ],
+    ids=str,
 )
 def test_a_kernel_that_got_worse_is_complained_about(worse: dict[str, int]) -> None:
     table = {(GOOD["name"], GOOD["target"]): GOOD}
