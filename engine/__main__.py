@@ -55,10 +55,14 @@ def prepare(model: str, out: Path) -> None:
 @click.argument("model", default=DEFAULT_MODEL)
 @click.option("--dtype", default="bfloat16", show_default=True, type=click.Choice(["bfloat16", "float32"]), help="Type of the weights.")
 @click.option("--quantization", default="none", show_default=True, type=click.Choice(["none", "int8", "gguf"]))
-@click.option("--kv-cache-dtype", default="bfloat16", show_default=True, type=click.Choice(["bfloat16", "float32", "int8"]))
+@click.option("--kv-cache-dtype", default="bfloat16", show_default=True, type=click.Choice(["bfloat16", "float32", "int8", "fp8"]))
 def info(model: str, dtype: str, quantization: str, kv_cache_dtype: str) -> None:
     """Say what MODEL weighs, what a token of context costs, and how many sequences fit which card."""
-    click.echo(describe_model(model, dtype=dtype, quantization=quantization, kv_dtype=kv_cache_dtype))
+    click.echo(
+        describe_model(
+            model, dtype=dtype, quantization=quantization, kv_dtype="float8_e4m3fn" if kv_cache_dtype == "fp8" else kv_cache_dtype
+        )
+    )
 
 
 @main.command()

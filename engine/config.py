@@ -81,8 +81,9 @@ def resolve_dtype(config: EngineConfig) -> str:
 
 
 def resolve_kv_dtype(config: EngineConfig) -> str:
-    """Type of cached keys and values."""
-    return resolve_dtype(config) if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    """Type of cached keys and values, by its name in JAX."""
+    named = {"auto": resolve_dtype(config), "fp8": "float8_e4m3fn"}
+    return named.get(config.kv_cache_dtype, config.kv_cache_dtype)
 
 
 def resolve_max_model_len(config: EngineConfig, model_max_position: int) -> int:

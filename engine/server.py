@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from engine.config import check_config, resolve_cache_dir, resolve_dtype, resolv
 from engine.errors import ConfigError, EngineError, EngineGone, ModelError
 from engine.execution.backends import available_backends, load_weights
 from engine.execution.batch import Limits as DeviceLimits
+from engine.execution.command_buffers import compiler_options
 from engine.execution.host_memory import keep_freed_memory
 from engine.execution.kv_pool import attention_shape
 from engine.execution.warmup import use_compile_cache, warm_up
@@ -183,7 +185,8 @@ class Replica:
         rows = (config.max_num_seqs, max_model_len, config.max_prefill_rows)
         device_limits = DeviceLimits(*rows, size.num_pages, config.block_size, size.swap_pages)
         buckets, progress = limits.buckets.all(), self._startup.progress
-        warmed = warm_up(share, weights.params, device_limits, backend, buckets, kv_dtype, progress, devices=devices)
+        options_of = partial(compiler_options, platform=jax.default_backend(), enforce_eager=config.enforce_eager)
+        warmed = warm_up(share, weights.params, device_limits, backend, buckets, kv_dtype, progress, devices=devices, options_of=options_of)
         self._startup.seconds.update(warmed.seconds)
         facts = Facts(
             model=model.name,

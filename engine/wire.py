@@ -37,8 +37,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Weights' and activations' type; `auto` is bfloat16."""
     quantization: Literal["none", "int8", "gguf"] = "none"
     """`int8`: weights and activations of the layers' products; `gguf`: as the file stores them."""
-    kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8"] = "auto"
-    """`auto` is the activations' type; `int8` has a scale for each token and KV head, and holds nearly twice the tokens of bfloat16."""
+    kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8", "fp8"] = "auto"
+    """`auto` is the activations' type; `int8` and `fp8` (e4m3; GPUs from 8.9 on, slow elsewhere) have a scale for each token and KV head,
+    and hold nearly twice the tokens of bfloat16."""
     tensor_parallel_size: int = 1
     """Devices that the model is split over: heads, MLP and vocabulary, and each one's KV pages; see docs/gpu.md."""
     max_model_len: int = 0
@@ -63,6 +64,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Plan step N+1 while step N runs. Off: the plain loop."""
     attention_backend: Literal["auto", "xla", "cpu-native", "pallas-triton", "pallas-mosaic"] = "auto"
     """`auto` takes the fastest one for the device."""
+    enforce_eager: bool = False
+    """On a GPU: start each kernel of a step from the host, without CUDA graphs (XLA's command buffers). To find faults; slower."""
     max_prefill_rows: int = 16
     """Most sequences prefilled in one step, over all lanes."""
     fast_prompt_tokens: int = 512

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from engine.execution.batch import Limits, buffer_size, step_shape
+from engine.execution.command_buffers import compiler_options
 from engine.execution.kv_pool import allocate, attention_shape, whole_state
 from engine.execution.step import run_step
 from engine.kernels.gpu_backends import backends_of
@@ -137,7 +138,7 @@ def array_bytes(tree: Any) -> int:
 
 def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
     """Record of a step: its worst kernel, bytes on each card, copies of the cache (none), sums over the cards, CUDA graphs and how many
-    launches the host makes in all.
+    launches the host makes in all; of a decode step, how many more than the one of its graph.
 
     Raises:
         AssertionError: it does not fit, copies what should be donated, calls back to the host, or sums more than it must.
@@ -156,12 +157,14 @@ def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
     buffer = jax.ShapeDtypeStruct((buffer_size(shape),), jnp.int32)
     function = partial(run_step, share, limits, backend, shape)
     step = devices.jit(function, (params, state, buffer), (state, buffer), donate_argnums=(1,))
-    compiled = target.compile_jitted(step, params, state, buffer)
+    options = compiler_options(case.bucket, "gpu", enforce_eager=False)
+    compiled = target.compile_jitted(step, params, state, buffer, options=options)
     device_bytes = compiled.argument_bytes + compiled.temp_bytes + compiled.output_bytes - compiled.alias_bytes
     all_reduces, all_gathers = compiled.count_of("all-reduce"), compiled.count_of("all-gather")
     assert compiled.alias_bytes >= array_bytes(part.caches), "the cache is not donated"
     assert device_bytes < target.card.memory_bytes, f"{case.name} takes {device_bytes} bytes"
     assert "callback" not in compiled.text, f"{case.name} calls back to the host"
+    assert compiled.widest_sort < share.vocab_size // 2, f"{case.name} sorts {compiled.widest_sort} columns"
     wanted = (2 * share.num_layers + 1, 1) if count > 1 else (0, 0)
     assert (all_reduces, all_gathers) == wanted, f"{case.name} sums {all_reduces} times and gathers {all_gathers}: wanted are {wanted}"
     return {
@@ -175,8 +178,10 @@ def compile_step(case: StepCase, target: Target) -> dict[str, Any]:
         "seconds": round(compiled.seconds, 2),
         "serialised_wgmma": compiled.serialised_wgmma,
         "cache_copies": compiled.copies_of(part.caches[0].k),
+        "widest_sort": compiled.widest_sort,
         "command_buffers": compiled.command_buffers,
         "launches": compiled.launches,
+        "eager_launches": 0 if case.bucket.prefill_tokens else compiled.launches - 1,
         "pages": pages,
         "temp_bytes": compiled.temp_bytes,
         "device_bytes": device_bytes,

@@ -12,11 +12,12 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -110,6 +111,12 @@ class Compiled:
         """Instructions of one kind, asynchronous ones once."""
         return len(re.findall(rf" {operation}(?:-start)?\(", self.text))
 
+    @property
+    def widest_sort(self) -> int:
+        """Columns of the widest array that is sorted, by XLA itself or by CUB; 0 without any."""
+        sorts = re.findall(r"= (.*?) (?:sort\(|custom-call\(.*__cub\$)", self.text)
+        return max((int(size) for kinds in sorts for dims in re.findall(r"\[([\d,]+)\]", kinds) for size in dims.split(",")), default=0)
+
     def copies_of(self, aval: Any) -> int:
         """Copies of whole arrays of this shape and type that the program makes."""
         hlo_type = {"bfloat16": "bf16", "float32": "f32", "int8": "s8", "float8_e4m3fn": "f8e4m3fn"}[aval.dtype.name]
@@ -157,8 +164,8 @@ class Target:
         """Avals are pytrees of ShapeDtypeStruct; those without a sharding are whole on every device."""
         return self.compile_jitted(jax.jit(function, donate_argnums=donate_argnums), *avals)
 
-    def compile_jitted(self, jitted: Any, *avals: Any) -> Compiled:
-        """The same of what is a `jax.jit` already, with places of its own."""
+    def compile_jitted(self, jitted: Any, *avals: Any, options: Mapping[str, str | bool] = MappingProxyType({})) -> Compiled:
+        """The same of what is a `jax.jit` already, with places of its own; `options` are XLA's."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         placed = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding or whole), avals)
         started = time.perf_counter()
@@ -168,7 +175,7 @@ class Target:
             warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
             lowered = jitted.lower(*placed)
             # there is nothing to time candidates on, so no autotuning
-            program = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0, "xla_dump_to": dump})
+            program = lowered.compile(compiler_options={**options, "xla_gpu_autotune_level": 0, "xla_dump_to": dump})
             seconds = time.perf_counter() - started
             thunks = "".join(path.read_text() for path in Path(dump).glob("*thunk_sequence.txt"))
             launches = _LAUNCH.findall("".join(path.read_text() for path in Path(dump).glob("*thunk_sequence_after_thunk_passes.txt")))

@@ -24,7 +24,7 @@ def info(arguments: tuple[str, ...]) -> None:
     \b
     --dtype bfloat16|float32
     --quantization none|int8|gguf
-    --kv-cache-dtype bfloat16|float32|int8
+    --kv-cache-dtype bfloat16|float32|int8|fp8
     """
     _ask_engine("info", arguments)
 

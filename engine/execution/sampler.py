@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
+from engine.kernels.top_k import largest_of
 from engine.wire import MAX_LOGPROBS
 
 CANDIDATES = 64
@@ -88,9 +89,9 @@ def score(logits: Float32[Array, "N V"], tokens: Int32[Array, " N"], wanted: Boo
 
     def compute() -> Drawn:
         normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-        top, ids = lax.top_k(logits, num_top)
+        top, ids = largest_of(logits, num_top)
         own = jnp.take_along_axis(logits, tokens[:, None], axis=1)
-        return Drawn(tokens, (own - normaliser)[:, 0], ids.astype(jnp.int32), top - normaliser)
+        return Drawn(tokens, (own - normaliser)[:, 0], ids, top - normaliser)
 
     def skip() -> Drawn:
         zeros = jnp.zeros((logits.shape[0], num_top), jnp.float32)
@@ -242,7 +243,7 @@ def _among_candidates(
     """Thresholds found among the largest logits, and whether those sufficed to find them."""
     logits = floored.scaled.logits
     num_candidates = min(num_candidates, logits.shape[1])
-    largest = floored.scaled.of(lax.top_k(logits, num_candidates)[0])
+    largest = floored.scaled.of(largest_of(logits, num_candidates)[0])
     kth = jnp.take_along_axis(largest, jnp.minimum(top_k, num_candidates)[:, None] - 1, axis=1)[:, 0]
     cut_by_k = top_k <= num_candidates
     floor = jnp.maximum(floored.floor, jnp.where(cut_by_k, kth, -jnp.inf))

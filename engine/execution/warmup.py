@@ -33,6 +33,8 @@ from engine.scheduling.step_model import Probe, StepTimes, fit_step_times, work_
 type OnProgress = Callable[[str, int, int, str], None]
 """Phase (allocate, compile, warmup), done, total, detail."""
 
+type CompilerOptions = Callable[[Bucket], dict[str, str | bool]]
+
 PROBE_CONTEXT_TOKENS = 1024
 """Context of the steps from which the step-time model learns what reading the cache costs."""
 PROBE_TOKENS, PROBE_TIMES = 128, 3
@@ -97,9 +99,11 @@ def warm_up(
     on_progress: OnProgress,
     *,
     devices: Devices = ONE_DEVICE,
+    options_of: CompilerOptions = lambda _: {},
     compile_threads: int = 2,
 ) -> WarmedUp:
-    """Compile and call every bucket's program, the prompt-scoring one and the admission one. `config` is one device's share of the model.
+    """Compile and call every bucket's program, the prompt-scoring one and the admission one. `config` is one device's share of the model;
+    `options_of` a bucket are XLA's for its program.
 
     Raises:
         ConfigError: the pool does not fit one layer's index range.
@@ -115,7 +119,7 @@ def warm_up(
     on_progress("allocate", 1, 1, "")
     allocated_s = time.monotonic()
     shapes = [*(step_shape(bucket, limits) for bucket in buckets), step_shape(SCORING_BUCKET, limits, scores_prompt=True)]
-    programs = _compile(config, params, limits, backend, shapes, state, devices, on_progress, compile_threads)
+    programs = _compile(config, params, limits, backend, shapes, state, devices, options_of, on_progress, compile_threads)
     compiled_s = time.monotonic()
     caller = _Caller(params, limits, programs, state)
     times = _call_each(caller, on_progress)
@@ -134,6 +138,7 @@ def _compile(
     shapes: Sequence[StepShape],
     state: DeviceState,
     devices: Devices,
+    options_of: CompilerOptions,
     on_progress: OnProgress,
     threads: int,
 ) -> Programs:
@@ -153,7 +158,7 @@ def _compile(
             function = partial(run_step, config, limits, backend, shape)
             buffer = jax.ShapeDtypeStruct((buffer_size(shape),), np.int32)
             lowered = devices.jit(function, (params, state, buffer), (state, buffer), donate_argnums=(1,)).lower(params, state, buffer)
-            running[shape] = pool.submit(lowered.compile)
+            running[shape] = pool.submit(lowered.compile, compiler_options=options_of(shape.bucket))
             running[shape].add_done_callback(lambda _, shape=shape: finished(shape))
         rows = SlotState(*(jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in state.slots))
         admitted = (state.slots, jax.ShapeDtypeStruct((), np.int32), rows)

@@ -1,12 +1,13 @@
 """Plain twins of the attention kernels: dense gathers, one softmax, f32, in numpy. Tests compare every backend with these.
 
-They take pages as [P, S, K, D] arrays, whatever layout the backend itself keeps; pages of int8 are quantised and
-dequantised beside them.
+They take pages as [P, S, K, D] arrays, whatever layout the backend itself keeps; pages of 8 bits are quantised
+and dequantised beside them.
 """
 
 import numpy as np
 
 from engine.kernels.attention import AttentionShape, PrefillLayout
+from engine.kernels.paged_cache import QUANTISED_MAX
 
 
 def write(k_pages: np.ndarray, v_pages: np.ndarray, k: np.ndarray, v: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -20,22 +21,24 @@ def write(k_pages: np.ndarray, v_pages: np.ndarray, k: np.ndarray, v: np.ndarray
     return new_pages[0], new_pages[1]
 
 
-def quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """x [..., D] -> int8 [..., D] and f32 scales [...]: the largest magnitude becomes 127, halves go to even integers.
+def quantize(x: np.ndarray, kv_dtype: str = "int8") -> tuple[np.ndarray, np.ndarray]:
+    """x [..., D] -> int8 or fp8 [..., D] and f32 scales [...]: the largest magnitude becomes the type's, halves go to even.
 
     A vector below 1e-30 is zeros with scale 0; one that is not finite is zeros with scale NaN.
     """
     wide = np.asarray(x, np.float32)
     highest = np.abs(wide).max(axis=-1)
     used = np.isfinite(wide).all(axis=-1) & (highest >= np.float32(1e-30))
-    inverse = np.float32(127) / np.where(used, highest, np.float32(1))
-    values = np.rint(np.where(used[..., None], wide, 0) * inverse[..., None]).astype(np.int8)
-    return values, np.where(used, highest / np.float32(127), np.where(np.isfinite(wide).all(axis=-1), np.float32(0), np.float32(np.nan)))
+    largest = np.float32(QUANTISED_MAX[kv_dtype])
+    inverse = largest / np.where(used, highest, np.float32(1))
+    scaled = np.clip(np.where(used[..., None], wide, 0) * inverse[..., None], -largest, largest)
+    values = (np.rint(scaled) if kv_dtype == "int8" else scaled).astype(kv_dtype)
+    return values, np.where(used, highest / largest, np.where(np.isfinite(wide).all(axis=-1), np.float32(0), np.float32(np.nan)))
 
 
 def dequantize(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """The inverse of `quantize`, but for what it rounded away: f32 [..., D]."""
-    return values * scales[..., None].astype(np.float32)
+    return values.astype(np.float32) * scales[..., None]
 
 
 def attend_one(

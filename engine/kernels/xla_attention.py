@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from engine.kernels.attention import AttentionShape, LayerCache, PrefillLayout
+from engine.kernels.paged_cache import QUANTISED_MAX
 
 KV_BLOCK_TOKENS = 256
 ROW_GROUP = 8
@@ -25,14 +26,12 @@ QUERY_TILE_TOKENS = 128
 MASKED = -1e30
 """Stands for minus infinity without its NaNs in differences."""
 
-
-INT8_MAX = 127.0
 SMALLEST = 1e-30
 """A vector whose largest magnitude is below it is stored as zeros: neither its scale nor the inverse may leave the floats."""
 
 
 class PagedKv(NamedTuple):
-    """One layer's cache, page id first. Values of int8 have one scale a token and head; other types have none."""
+    """One layer's cache, page id first. Values of 8 bits have one scale a token and head; other types have none."""
 
     k: jax.Array  # [P, S, K, D]
     v: jax.Array  # [P, S, K, D]
@@ -47,12 +46,12 @@ class XlaAttention:
     name: str = "xla"
 
     def supports(self, shape: AttentionShape, kv_dtype: str) -> bool:
-        return kv_dtype in ("float32", "bfloat16", "int8") and KV_BLOCK_TOKENS % shape.page_size == 0
+        return kv_dtype in ("float32", "bfloat16", *QUANTISED_MAX) and KV_BLOCK_TOKENS % shape.page_size == 0
 
     def allocate(self, shape: AttentionShape, num_pages: int, kv_dtype: str) -> PagedKv:
         dims = (num_pages, shape.page_size, shape.num_kv_heads, shape.head_dim)
         pages = PagedKv(jnp.zeros(dims, kv_dtype), jnp.zeros(dims, kv_dtype))
-        return pages._replace(k_scale=jnp.zeros(dims[:3]), v_scale=jnp.zeros(dims[:3])) if kv_dtype == "int8" else pages
+        return pages._replace(k_scale=jnp.zeros(dims[:3]), v_scale=jnp.zeros(dims[:3])) if kv_dtype in QUANTISED_MAX else pages
 
     def write(self, shape: AttentionShape, cache: LayerCache, k: jax.Array, v: jax.Array, slots: jax.Array) -> PagedKv:
         num_slots = cache.k.shape[0] * shape.page_size
@@ -66,7 +65,7 @@ class XlaAttention:
 
         if cache.k_scale is None or cache.v_scale is None:
             return PagedKv(put(cache.k, k), put(cache.v, v))
-        (k, k_scale), (v, v_scale) = quantize_rows(k), quantize_rows(v)
+        (k, k_scale), (v, v_scale) = quantize_rows(k, cache.k.dtype), quantize_rows(v, cache.v.dtype)
         return PagedKv(put(cache.k, k), put(cache.v, v), put(cache.k_scale, k_scale), put(cache.v_scale, v_scale))
 
     def decode(self, shape: AttentionShape, cache: LayerCache, q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -109,15 +108,16 @@ class XlaAttention:
         return out[:num_rows]
 
 
-def quantize_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """x [..., D] -> int8 [..., D] and f32 scales [...]; where a value is not finite the scale is NaN."""
-    wide = x.astype(jnp.float32)
+def quantize_rows(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    """x [..., D] -> [..., D] of 8 bits and f32 scales [...]; where a value is not finite the scale is NaN."""
+    wide, largest = x.astype(jnp.float32), QUANTISED_MAX[jnp.dtype(dtype).name]
     highest = jnp.abs(wide).max(axis=-1)
     finite = jnp.isfinite(wide).all(axis=-1)
     used = finite & (highest >= SMALLEST)
-    inverse = jnp.where(used, INT8_MAX / jnp.where(used, highest, 1.0), 0.0)
-    values = jnp.where(used[..., None], jnp.round(wide * inverse[..., None]), 0.0).astype(jnp.int8)
-    return values, jnp.where(used, highest / INT8_MAX, jnp.where(finite, 0.0, jnp.nan))
+    inverse = jnp.where(used, largest / jnp.where(used, highest, 1.0), 0.0)
+    scaled = jnp.clip(jnp.where(used[..., None], wide * inverse[..., None], 0.0), -largest, largest)
+    values = (jnp.round(scaled) if dtype == jnp.int8 else scaled).astype(dtype)
+    return values, jnp.where(used, highest / largest, jnp.where(finite, 0.0, jnp.nan))
 
 
 def _whole_blocks(tables: jax.Array, page_size: int) -> jax.Array:
@@ -126,7 +126,7 @@ def _whole_blocks(tables: jax.Array, page_size: int) -> jax.Array:
 
 
 def _compute_dtype(cache: PagedKv, q: jax.Array) -> jnp.dtype:
-    """Type of the products: the cache's own, or beside int8 the activations'."""
+    """Type of the products: the cache's own, or beside 8 bits the activations'."""
     return cache.k.dtype if cache.k_scale is None else q.dtype
 
 
@@ -141,7 +141,7 @@ def _read_block(shape: AttentionShape, cache: PagedKv, table: jax.Array, block: 
 
     def rescaled(values: jax.Array, scales: jax.Array) -> jax.Array:
         heads = values.reshape(*values.shape[:-1], shape.num_kv_heads, shape.head_dim)
-        return (heads * scales[..., None]).astype(dtype).reshape(values.shape)
+        return (heads.astype(jnp.float32) * scales[..., None]).astype(dtype).reshape(values.shape)
 
     k, v = take(cache.k), take(cache.v)
     if cache.k_scale is None or cache.v_scale is None:

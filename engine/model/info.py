@@ -1,7 +1,7 @@
 """The text of `fairlane model info MODEL`: what a model weighs and what fits on which card."""
 
 from engine.model.config import ModelConfig
-from engine.model.kv_size import BYTES_OF, kv_bytes_per_token
+from engine.model.kv_size import BYTES_OF, SCALED, kv_bytes_per_token
 from engine.model.memory import gigabytes, weight_bytes
 from engine.model.source import open_source
 
@@ -24,7 +24,7 @@ def describe_model(model: str, *, dtype: str = "bfloat16", quantization: str = "
         f"vocabulary {config.vocab_size:,}, context {config.max_position:,}"
     )
     vector = f"{config.head_dim} head dim x {BYTES_OF[kv_dtype]} bytes"
-    vector = f"({vector} + a scale of 4)" if kv_dtype == "int8" else vector
+    vector = f"({vector} + a scale of 4)" if kv_dtype in SCALED else vector
     factors = f"{config.num_layers} layers x {config.num_kv_heads} KV heads x {vector}"
     lines = [
         shape,

@@ -2,15 +2,17 @@
 
 from engine.model.config import ModelConfig
 
-BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-"""Bytes of one value, by the names that `--dtype` and `--kv-cache-dtype` take."""
+BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8_e4m3fn": 1}
+"""Bytes of one value."""
 
+SCALED = ("int8", "float8_e4m3fn")
+"""KV types with an f32 scale for each token and head."""
 SCALE_BYTES = 4
 
 
 def kv_vector_bytes(head_dim: int, kv_dtype: str) -> int:
-    """One token's K, or V, in one head: its values, and in int8 their f32 scale."""
-    return head_dim * BYTES_OF[kv_dtype] + (SCALE_BYTES if kv_dtype == "int8" else 0)
+    """One token's K, or V, in one head: its values, and of a type of 8 bits their f32 scale."""
+    return head_dim * BYTES_OF[kv_dtype] + (SCALE_BYTES if kv_dtype in SCALED else 0)
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:

@@ -13,7 +13,7 @@ OF_THE_DEVICE = frozenset({
     "model", "served_model_name", "load_format", "dtype", "quantization", "kv_cache_dtype", "attention_backend", "seed", "nice",
     "gpu_memory_utilization", "kv_cache_memory_bytes", "cache_dir", "export_dir", "await_common_prefixes",
     "compile_after_ready_is_fatal", "async_scheduling", "preempt_every_steps",
-    "tensor_parallel_size",
+    "tensor_parallel_size", "enforce_eager",
 })  # fmt: skip
 """Settings that change nothing here: what they decide was measured, or does not exist without a device."""
 

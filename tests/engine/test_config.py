@@ -84,3 +84,4 @@ def test_cached_keys_and_values_have_the_activations_type_unless_told() -> None:
     assert resolve_kv_dtype(EngineConfig()) == "bfloat16"
     assert resolve_kv_dtype(EngineConfig(dtype="float32")) == "float32"
     assert resolve_kv_dtype(EngineConfig(dtype="float32", kv_cache_dtype="bfloat16")) == "bfloat16"
+    assert resolve_kv_dtype(EngineConfig(kv_cache_dtype="fp8")) == "float8_e4m3fn"

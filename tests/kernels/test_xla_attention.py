@@ -131,30 +131,30 @@ def test_bfloat16_pages_come_near_the_twin() -> None:
     np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.02)
 
 
-def int8_pages(keys: np.ndarray, values: np.ndarray) -> tuple[PagedKv, np.ndarray, np.ndarray]:
-    """A cache of int8, and its keys and values as the twins read them."""
-    (k, k_scale), (v, v_scale) = reference.quantize(keys), reference.quantize(values)
+def narrow_pages(keys: np.ndarray, values: np.ndarray, kv_dtype: str) -> tuple[PagedKv, np.ndarray, np.ndarray]:
+    """A cache of 8 bits, and its keys and values as the twins read them."""
+    (k, k_scale), (v, v_scale) = reference.quantize(keys, kv_dtype), reference.quantize(values, kv_dtype)
     return PagedKv(*map(jnp.asarray, (k, v, k_scale, v_scale))), reference.dequantize(k, k_scale), reference.dequantize(v, v_scale)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "kv_dtype"), [*((name, "int8") for name in SHAPES), ("gqa", "float8_e4m3fn")])
 @settings(max_examples=6, deadline=None)
 @given(lengths=st.lists(EDGES, min_size=11, max_size=11), seed=st.integers(0, 99))
-def test_decode_of_int8_pages_equals_the_twin(name: str, lengths: list[int], seed: int) -> None:
+def test_decode_of_8_bit_pages_equals_the_twin(name: str, kv_dtype: str, lengths: list[int], seed: int) -> None:
     shape = SHAPES[name]
     draw, keys, values, tables = pages_and_tables(shape, 11, seed)
-    pages, k, v = int8_pages(keys, values)
+    pages, k, v = narrow_pages(keys, values, kv_dtype)
     ordered = np.array(sorted(lengths, reverse=True), np.int32)
     q = draw.standard_normal((11, shape.num_heads, shape.head_dim), np.float32)
     got = compiled(shape, "decode")(pages, q, tables, ordered)
     np.testing.assert_allclose(got, reference.decode(shape, k, v, q, tables, ordered), atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["gqa", "window"])
-def test_prefill_of_int8_pages_equals_the_twin(name: str) -> None:
+@pytest.mark.parametrize(("name", "kv_dtype"), [("gqa", "int8"), ("window", "int8"), ("gqa", "float8_e4m3fn")])
+def test_prefill_of_8_bit_pages_equals_the_twin(name: str, kv_dtype: str) -> None:
     shape = SHAPES[name]
     draw, keys, values, tables = pages_and_tables(shape, 4, 0)
-    pages, k, v = int8_pages(keys, values)
+    pages, k, v = narrow_pages(keys, values, kv_dtype)
     layout = prefill_layout(tables, [(0, 129), (300, 47), (3, 17)], 256)
     q = draw.standard_normal((256, shape.num_heads, shape.head_dim), np.float32)
     rows = chunk_rows(layout)
@@ -162,24 +162,26 @@ def test_prefill_of_int8_pages_equals_the_twin(name: str) -> None:
     np.testing.assert_allclose(got, reference.prefill(shape, k, v, q, layout)[rows], atol=2e-5)
 
 
-def test_rows_are_quantised_as_the_twin_does_it_and_what_is_not_finite_gets_a_nan_for_its_scale() -> None:
+@pytest.mark.parametrize(("kv_dtype", "step"), [("int8", 1.0), ("float8_e4m3fn", 32.0)])
+def test_rows_are_quantised_as_the_twin_does_it_and_what_is_not_finite_gets_a_nan_for_its_scale(kv_dtype: str, step: float) -> None:
     rows = np.random.default_rng(2).standard_normal((40, 2, 16)).astype(np.float32)
     rows[0], rows[1], rows[2, 0, 3], rows[3, 1, 5] = 0, 1e-31, np.nan, -np.inf
-    got, scale = map(np.asarray, jax.jit(quantize_rows)(rows))
-    want, want_scale = reference.quantize(rows)
-    assert np.abs(got.astype(int) - want).max() <= 1  # XLA may divide by multiplying
+    got, scale = map(np.asarray, jax.jit(quantize_rows, static_argnums=1)(rows, jnp.dtype(kv_dtype)))
+    want, want_scale = reference.quantize(rows, kv_dtype)
+    assert np.abs(got.astype(np.float32) - want.astype(np.float32)).max() <= step  # XLA may divide by multiplying
     np.testing.assert_allclose(scale, want_scale, rtol=1e-6)
     assert np.isnan(scale[2, 0]) and np.isnan(scale[3, 1]) and np.isnan(scale).sum() == 2
     assert not scale[:2].any()
 
 
-def test_int8_pages_are_written_with_their_scales_and_minus_one_writes_nothing() -> None:
+@pytest.mark.parametrize(("kv_dtype", "error"), [("int8", 0.02), ("float8_e4m3fn", 0.13)])
+def test_8_bit_pages_are_written_with_their_scales_and_minus_one_writes_nothing(kv_dtype: str, error: float) -> None:
     shape = SHAPES["gqa"]
     draw = np.random.default_rng(1)
     k, v = draw.standard_normal((2, 6, shape.num_kv_heads, shape.head_dim), np.float32)
     where = np.array([5, -1, 63, 0, -1, 17], np.int32)
-    got = compiled(shape, "write")(BACKEND.allocate(shape, 4, "int8"), k, v, where)
+    got = compiled(shape, "write")(BACKEND.allocate(shape, 4, kv_dtype), k, v, where)
     for values, scales, rows in ((got.k, got.k_scale, k), (got.v, got.v_scale, v)):
         stored = reference.dequantize(np.asarray(values), np.asarray(scales)).reshape(64, shape.num_kv_heads, shape.head_dim)
-        np.testing.assert_allclose(stored[[5, 63, 0, 17]], rows[[0, 2, 3, 5]], atol=0.02)
+        np.testing.assert_allclose(stored[[5, 63, 0, 17]], rows[[0, 2, 3, 5]], atol=error)
         assert not np.delete(stored, [5, 63, 0, 17], 0).any()

@@ -70,18 +70,25 @@ def test_decode_of_several_tokens_under_a_window_equals_its_twin(lengths: list[i
     check_decode(replace(PLAIN, sliding_window=70), "float32", lengths, queries=5)
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
-def test_decode_takes_every_head_dim(head_dim: int) -> None:
-    check_decode(replace(PLAIN, head_dim=head_dim, scale=head_dim**-0.5), "float32", [300, 17])
+HEAD_DIMS, KV_TYPES = (64, 80, 96, 128, 256), ("float32", "bfloat16", "int8", "float8_e4m3fn")
+SHAPES = [(group, HEAD_DIMS[group % 5], KV_TYPES[group % 4]) for group in range(1, 17)]
+"""Every group; every head dim with three of them or four, and with as many types."""
 
 
-@pytest.mark.parametrize(("num_heads", "num_kv_heads", "queries"), [(2, 2, 1), (9, 3, 8), (14, 2, 2), (16, 1, 8)])
-def test_decode_takes_every_group_and_up_to_8_tokens(num_heads: int, num_kv_heads: int, queries: int) -> None:
+@pytest.mark.parametrize(("group", "head_dim", "kv_dtype"), SHAPES)
+def test_decode_takes_every_group_head_dim_and_kv_type(group: int, head_dim: int, kv_dtype: str) -> None:
+    heads = 2 if group < 4 else 1
+    shape = replace(PLAIN, num_heads=heads * group, num_kv_heads=heads, head_dim=head_dim, scale=head_dim**-0.5)
+    check_decode(shape, kv_dtype, [290, 0, 17])
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "queries"), [(9, 3, 8), (14, 2, 2), (16, 1, 8)])
+def test_decode_takes_up_to_8_tokens_a_row(num_heads: int, num_kv_heads: int, queries: int) -> None:
     check_decode(replace(PLAIN, num_heads=num_heads, num_kv_heads=num_kv_heads), "float32", [290, 40], queries=queries)
 
 
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8", "float8_e4m3fn"])
-def test_decode_reads_narrow_caches(kv_dtype: str) -> None:
+def test_decode_under_a_soft_cap_reads_narrow_caches(kv_dtype: str) -> None:
     check_decode(replace(PLAIN, soft_cap=20.0), kv_dtype, [320, 0, 33])
 
 
@@ -116,13 +123,11 @@ def test_prefill_of_wide_tiles_under_a_window_equals_its_twin(chunks: list[Chunk
     check_prefill(replace(PLAIN, num_heads=2, sliding_window=50), "float32", chunks, 96)
 
 
-@pytest.mark.parametrize(
-    ("num_heads", "num_kv_heads", "head_dim", "kv_dtype"),
-    [(9, 3, 64, "float32"), (7, 1, 80, "bfloat16"), (16, 1, 96, "int8"), (4, 2, 256, "float8_e4m3fn"), (2, 1, 128, "bfloat16")],
-)
-def test_prefill_takes_every_kind_of_shape(num_heads: int, num_kv_heads: int, head_dim: int, kv_dtype: str) -> None:
-    shape = replace(PLAIN, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, scale=head_dim**-0.5, soft_cap=30.0)
-    check_prefill(shape, kv_dtype, [Chunk(100, 20), Chunk(0, 40)], 96)
+@pytest.mark.parametrize(("group", "head_dim", "kv_dtype"), SHAPES)
+def test_prefill_takes_every_group_head_dim_and_kv_type(group: int, head_dim: int, kv_dtype: str) -> None:
+    heads = 2 if group < 4 else 1
+    shape = replace(PLAIN, num_heads=heads * group, num_kv_heads=heads, head_dim=head_dim, scale=head_dim**-0.5, soft_cap=30.0)
+    check_prefill(shape, kv_dtype, [Chunk(100, 20), Chunk(0, 37)], 80)
 
 
 @settings(max_examples=15, deadline=None)

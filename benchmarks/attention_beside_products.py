@@ -1,0 +1,101 @@
+"""XLA's decode attention on a CPU beside the matrix products of the same layers: SmolLM2's shapes, 32 rows, 1,024 tokens of context.
+
+    python -m benchmarks.attention_beside_products [--rows 32] [--context 1024] [--repeats 15]
+
+Every layer has its own weights and its own pages, as in a step, so that no cache holds what it would not. All are called in turn and
+the quickest of the repeats counts. The bar: attention takes no longer than the products.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.kernels_cpu import HEAD, MATRICES, SMOLLM2, tables_of
+from benchmarks.record import keep
+from benchmarks.tail.case import Figure
+from engine.kernels.attention import AttentionBackend
+from engine.kernels.cpu.attention import CpuNativeAttention
+from engine.kernels.cpu.library import NativeUnavailable, native_library
+from engine.kernels.products import product
+from engine.kernels.xla_attention import XlaAttention
+
+NUM_LAYERS = 10
+MOST_RATIO = 1.0
+
+type Call = Callable[[], jax.Array]
+
+
+def products_call(rows: int) -> Call:
+    """The four products of each layer, bf16, in XLA."""
+    draw = np.random.default_rng(0)
+    layers = [[jnp.asarray(draw.standard_normal(size, np.float32) * 0.05, jnp.bfloat16) for size in MATRICES] for _ in range(NUM_LAYERS)]
+
+    @jax.jit
+    def run(layers: list[list[jax.Array]], x: jax.Array) -> jax.Array:
+        for qkv, output, gate_up, down in layers:
+            x = x + product(product(x, qkv)[:, : output.shape[1]], output)
+            x = x + product(product(x, gate_up)[:, : down.shape[1]], down)
+        return x
+
+    x = jnp.ones((rows, HEAD[1]), jnp.bfloat16)
+    return lambda: run(layers, x)
+
+
+def attention_call(backend: AttentionBackend, rows: int, context: int) -> Call:
+    """Attention of each layer, its answer the next one's queries."""
+    tables, lengths, pages = tables_of(rows, context)
+    draw = np.random.default_rng(1)
+    caches = []
+    for _ in range(NUM_LAYERS):
+        cache = backend.allocate(SMOLLM2, pages, "bfloat16")
+        caches.append(jax.tree.map(lambda a: jnp.asarray(draw.standard_normal(a.shape, np.float32), a.dtype), cache))
+
+    @jax.jit
+    def run(caches: list[object], q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
+        for cache in caches:
+            q = backend.decode(SMOLLM2, cache, q, tables, lengths)
+        return q
+
+    q = jnp.ones((rows, SMOLLM2.num_heads, SMOLLM2.head_dim), jnp.bfloat16)
+    return lambda: run(caches, q, tables, lengths)
+
+
+def quickest_ms(calls: Mapping[str, Call], repeats: int) -> dict[str, float]:
+    """Of one layer; all calls in turn, so that whatever else the machine does meets each of them."""
+    best = dict.fromkeys(calls, float("inf"))
+    for repeat in range(repeats + 1):
+        for name, call in calls.items():
+            started_s = time.perf_counter()
+            jax.block_until_ready(call())
+            if repeat:
+                best[name] = min(best[name], 1e3 * (time.perf_counter() - started_s) / NUM_LAYERS)
+    return best
+
+
+def measure(rows: int, context: int, repeats: int) -> dict[str, float]:
+    """Milliseconds of one layer."""
+    calls = {"xla products": products_call(rows), "xla attention": attention_call(XlaAttention(), rows, context)}
+    library = native_library()
+    if not isinstance(library, NativeUnavailable):
+        calls["cpu-native attention"] = attention_call(CpuNativeAttention(library), rows, context)
+    return quickest_ms(calls, repeats)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--context", type=int, default=1_024)
+    parser.add_argument("--repeats", type=int, default=15)
+    options = parser.parse_args()
+    ms = measure(options.rows, options.context, options.repeats)
+    ratios = {name: value / ms["xla products"] for name, value in ms.items() if name.endswith("attention")}
+    figures = [Figure(f"{name}, share of the products' time", ratio, bar=MOST_RATIO) for name, ratio in ratios.items()]
+    keep("attention", figures, {"rows": options.rows, "context": options.context, "ms_a_layer": ms})
+
+
+if __name__ == "__main__":
+    main()

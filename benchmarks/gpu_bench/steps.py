@@ -1,0 +1,92 @@
+"""Whole steps with dummy weights, sampling included, and what follows from them for a workload."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.gpu_bench.clock import Bench, Measurement, Row
+from engine.execution.batch import Limits, SlotArrays, pack, step_shape
+from engine.execution.command_buffers import compiler_options
+from engine.execution.kv_pool import allocate, attention_shape
+from engine.execution.step import run_step
+from engine.kernels.attention import AttentionBackend
+from engine.kernels.select import choose_backend
+from engine.model.config import ModelConfig
+from engine.model.kv_size import kv_bytes_per_token
+from engine.scheduling.plan import Bucket, DecodeRow, PrefillChunk, StepPlan
+from tools.gpu_compile_steps import MAX_SEQUENCES, MODELS, array_bytes, num_pages, param_avals
+
+STEP_MODELS = ("qwen3-0.6b", "llama-3-8b")
+MEAN_TOKENS = 562
+"""Of 100 to 1,024 tokens in, and as many out: the workload that nano-vllm and mini-sglang publish, 256 sequences at once."""
+CONTEXT, CHUNK_TOKENS = 600, 4_096
+CALLS, COMPILE_STEPS_S = 10, 15.0
+"""Both programs of a model: gpu-compile takes 2 to 6 s for each."""
+
+
+def steps(bench: Bench) -> Iterator[Measurement]:
+    """Decode of 256 rows at 600 tokens, 4,096 tokens of prefill. `workload_tokens_s`: 256 sequences from their first to their last token,
+    all at once, as these two steps would serve them."""
+    for model in STEP_MODELS:
+        config = MODELS[model]
+        weight_bytes = array_bytes(param_avals(config))
+        decode_bytes = weight_bytes + MAX_SEQUENCES * CONTEXT * kv_bytes_per_token(config, "bfloat16")
+        prefill_flops = weight_bytes * CHUNK_TOKENS  # two a weight, which has two bytes
+        estimate_s = bench.estimate_s(decode_bytes, calls=CALLS, compile_s=COMPILE_STEPS_S)
+        yield Measurement(
+            estimate_s + bench.estimate_s(call_flops=prefill_flops, calls=CALLS, compile_s=0.0), partial(_time_steps, bench, model)
+        )
+
+
+def _time_steps(bench: Bench, model: str) -> Row:
+    config = MODELS[model]
+    if bench.tiny:
+        config = replace(
+            config, num_layers=1, hidden_size=64, intermediate_size=64, vocab_size=256, num_heads=4, num_kv_heads=2, head_dim=64
+        )
+    rows, chunk, context = (2, 16, 20) if bench.tiny else (MAX_SEQUENCES, CHUNK_TOKENS, CONTEXT)
+    pages = 8 if bench.tiny else min(num_pages(config, "bfloat16", bench.memory_bytes), rows * 64 + 1)
+    limits = Limits(rows, 32 if bench.tiny else 1_024, 16, pages, 16)
+    backend = choose_backend("auto", bench.backends, attention_shape(config, limits.page_size), "bfloat16").backend
+    params = jax.tree.map(lambda a: jnp.full(a.shape, 0.01, a.dtype), param_avals(config))
+    times = {bucket: _time_step(bench, config, limits, backend, params, bucket, context) for bucket in (Bucket(rows, 0), Bucket(0, chunk))}
+    decode_s, prefill_s = times.values()
+    total_s = MEAN_TOKENS * decode_s + rows * MEAN_TOKENS / chunk * prefill_s
+    shown = {f"{bucket}_ms": round(seconds * 1e3, 2) for bucket, seconds in times.items()}
+    row = {"model": model, "backend": backend.name, **shown, "decode_tokens_s": round(rows / decode_s)}
+    return row | {"workload_tokens_s": round(rows * MEAN_TOKENS / total_s)}
+
+
+def _time_step(
+    bench: Bench, config: ModelConfig, limits: Limits, backend: AttentionBackend, params: Any, bucket: Bucket, context: int
+) -> float:
+    """Seconds, with the compiler's options of the engine."""
+    shape = step_shape(bucket, limits)
+    held = [allocate(config, limits, backend, "bfloat16")]
+    buffer = jnp.asarray(pack(shape, plan_of(bucket, context, limits.num_pages), SlotArrays(limits)).buffer)
+    step = jax.jit(partial(run_step, config, limits, backend, shape), donate_argnums=1).lower(params, held[0], buffer)
+    run = step.compile(compiler_options=compiler_options(bucket, jax.default_backend(), enforce_eager=False))
+
+    def call(_: int) -> Any:
+        held[0], packed = run(params, held[0], buffer)
+        return packed
+
+    return bench.seconds(call, calls=CALLS)
+
+
+def plan_of(bucket: Bucket, context: int, pages: int) -> StepPlan:
+    """Every decode row at `context`, or prompts of up to 512 tokens that fill the bucket. Rows have their own pages while they last."""
+
+    def pages_of(slot: int, tokens: int) -> tuple[int, ...]:
+        count = -(-tokens // 16)
+        return tuple((slot * count + number) % pages for number in range(count))
+
+    tokens = min(512, bucket.prefill_tokens)
+    decodes = tuple(DecodeRow(slot, slot, context, pages_of(slot, context + 1)) for slot in range(bucket.decode_rows))
+    prompts = range(bucket.prefill_tokens // tokens) if tokens else range(0)
+    prefills = tuple(PrefillChunk(slot, slot, 0, (0,) * tokens, pages_of(slot, tokens), samples=True) for slot in prompts)
+    return StepPlan(0, bucket, (), decodes, prefills)

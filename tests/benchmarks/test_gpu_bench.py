@@ -1,0 +1,79 @@
+"""What of `make gpu-bench` can be checked without a card: its plan, its time, how it resumes, and that its sections run."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_bench.__main__ import BUDGET_S, SECTIONS, bench_of_card, estimates_s, main, table
+from benchmarks.gpu_bench.cards import CARDS
+from benchmarks.gpu_bench.clock import Bench, Measurement
+from benchmarks.gpu_bench.kernels import decode
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_the_whole_run_is_estimated_below_its_budget_on_every_card(card: str) -> None:
+    estimates = estimates_s(bench_of_card(card))
+    assert all(count for count, _ in estimates.values())
+    assert 60 < sum(seconds for _, seconds in estimates.values()) < BUDGET_S
+
+
+def cases(planned: list[Measurement]) -> set[tuple[str, str, int, int]]:
+    return {(case.backend.name, case.kv_dtype, case.batch, case.context) for _, case, _ in (m.run.args for m in planned)}
+
+
+def test_decode_is_measured_at_every_batch_and_context_with_every_backend_of_the_card() -> None:
+    sizes = set(itertools.product((1, 16, 64, 256), (1_024, 8_192, 32_768)))
+    both = {(name, kv, *size) for name in ("pallas-mosaic", "pallas-triton") for kv in ("bfloat16", "int8") for size in sizes}
+    hopper = cases(list(decode(bench_of_card("NVIDIA H200"))))
+    assert hopper >= both
+    assert hopper - both == {("pallas-triton", "float8_e4m3fn", 64, 8_192)}
+    assert cases(list(decode(bench_of_card("NVIDIA A100-SXM4-80GB")))) == {case for case in both if case[0] == "pallas-triton"}
+
+
+def test_an_estimate_grows_with_the_bytes_and_shrinks_with_the_cards_bandwidth() -> None:
+    slow, fast = bench_of_card("NVIDIA A100-SXM4-80GB"), bench_of_card("NVIDIA H200")
+    assert slow.estimate_s(2e11) > fast.estimate_s(2e11) > fast.estimate_s(1e11)
+    assert Bench((), None).estimate_s(1e11) > 0
+
+
+def test_a_dry_run_shows_every_section_and_the_total(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--dry-run", "--card", "NVIDIA B200"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == [*SECTIONS, "all"]
+    assert "NVIDIA B200" in shown[-1]
+
+
+def test_a_section_that_does_not_exist_is_refused_with_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--sections", "decode,speed", "--dry-run"])
+    assert "speed: there are correctness, decode" in capsys.readouterr().err
+
+
+def test_without_a_card_it_ends_and_says_what_can_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "--dry-run" in capsys.readouterr().err
+
+
+def test_every_section_runs_in_the_interpreter_and_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--tiny", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    kept = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in SECTIONS}
+    assert all(section["rows"] and section["tiny"] for section in kept.values())
+    assert {row["kernel"] for row in kept["correctness"]["rows"]} == {"decode", "verify", "prefill", "write"}
+    assert [row["pages"] for row in kept["contiguous"]["rows"]] == ["in order", "scattered"]
+    assert [row["queries"] for row in kept["verify"]["rows"]] == [2]
+    assert {row["kv_dtype"] for row in kept["prefill"]["rows"]} == {"bfloat16", "int8"}
+    capsys.readouterr()
+    (tmp_path / "write.json").unlink()
+    other_card = kept["prefill"] | {"device": "another"}
+    (tmp_path / "prefill.json").write_text(json.dumps(other_card))
+    assert main([*arguments, "--sections", "decode,prefill,write"]) == 0
+    said = capsys.readouterr().out
+    assert "decode: done before" in said
+    assert "== prefill" in said and "== write" in said
+
+
+def test_a_table_has_a_column_for_each_key_and_leaves_out_what_is_not_known() -> None:
+    assert table([{"us": 1.5, "share": None}, {"us": 12.25}]).splitlines() == ["   us  share", "  1.5       ", "12.25       "]

@@ -1,0 +1,23 @@
+"""KV in fp8 where no card is: the tiny model served on `xla`, which takes what the other backend of a CPU does not."""
+
+import json
+from pathlib import Path
+
+from tests.appliance import start_appliance
+from tests.parity.served import ask_alone, ask_together, greedy, prompt_of, texts
+
+FEW_BUCKETS = ("--decode-buckets", "8", "--prefill-buckets", "64", "--mixed-decode-buckets", "8", "--mixed-prefill-buckets", "64")
+FLAGS = (*FEW_BUCKETS, "--max-num-seqs", "8", "--max-model-len", "1024", "--num-gpu-blocks-override", "200", "--dtype", "float32")
+BODIES = [greedy(prompt_of(length)) for length in (33, 100, 300)]
+
+
+def test_pages_of_fp8_take_a_byte_a_value_and_are_read_again_as_they_were_written(tiny_model: Path, tmp_path: Path) -> None:
+    with start_appliance(tmp_path, *FLAGS, "--kv-cache-dtype", "fp8", model=str(tiny_model)) as appliance:
+        first, again = ask_together(appliance, BODIES), ask_alone(appliance, BODIES)
+        log = appliance.log()
+    assert texts(again) == texts(first) and len(set(texts(first))) == len(BODIES)
+    assert [answer.cached_tokens for answer in again] == [32, 96, 288]
+    config = json.loads((tiny_model / "config.json").read_text())
+    vectors = 2 * config["num_hidden_layers"] * config["num_key_value_heads"]
+    assert json.loads((tmp_path / "model" / "model.json").read_text())["kv_bytes_per_token"] == vectors * (config["head_dim"] + 4)
+    assert "xla" in log
