@@ -31,7 +31,7 @@ CALLS, COMPILE_STEPS_S = 10, 15.0
 def steps(bench: Bench) -> Iterator[Measurement]:
     """Decode of 256 rows at 600 tokens, 4,096 tokens of prefill. `workload_tokens_s`: 256 sequences from their first to their last token,
     all at once, as these two steps would serve them."""
-    for model in STEP_MODELS:
+    for model in STEP_MODELS[: 1 if bench.tiny else None]:
         config = MODELS[model]
         weight_bytes = array_bytes(param_avals(config))
         decode_bytes = weight_bytes + MAX_SEQUENCES * CONTEXT * kv_bytes_per_token(config, "bfloat16")
