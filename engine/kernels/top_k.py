@@ -9,7 +9,8 @@ from jaxtyping import Array, Float32, Int32
 
 def largest_of(x: Float32[Array, "N V"], count: int) -> tuple[Float32[Array, "N k"], Int32[Array, "N k"]]:
     """Values and indices of the `count` largest of each row as `lax.top_k` gives them, whose own way on a CPU is no full sort."""
-    return lax.platform_dependent(x, cpu=lambda x: tuple(lax.top_k(x, count)), default=lambda x: largest_by_blocks(x, count))
+    values, indices = lax.platform_dependent(x, cpu=lambda x: tuple(lax.top_k(x, count)), default=lambda x: largest_by_blocks(x, count))
+    return values, indices
 
 
 def largest_by_blocks(x: Float32[Array, "N V"], count: int) -> tuple[Float32[Array, "N k"], Int32[Array, "N k"]]:
@@ -20,7 +21,8 @@ def largest_by_blocks(x: Float32[Array, "N V"], count: int) -> tuple[Float32[Arr
     num_rows, width = x.shape
     block = block_width(width, count)
     if block == 1:
-        return tuple(lax.top_k(x, count))
+        values, indices = lax.top_k(x, count)
+        return values, indices
     blocks = jnp.pad(x, ((0, 0), (0, -width % block)), constant_values=-jnp.inf).reshape(num_rows, -1, block)
     chosen = jnp.sort(lax.top_k(blocks.max(axis=-1), count)[1], axis=-1)  # in the row's order again, for the ties
     candidates = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(num_rows, count * block)
