@@ -93,7 +93,10 @@ def test_late_by_its_own_work_is_429_and_by_others_503() -> None:
 def test_a_refusal_says_what_was_predicted_what_the_target_is_and_what_to_do() -> None:
     refusal = verdict(POLICY, 2_000)
     assert isinstance(refusal, Reject)
-    assert "predicted in 2.1s, with 2000 prompt tokens ahead of it, and the target of lane 'fast' is 1s" in refusal.message
+    assert (
+        "predicted in 2.1s, with 2000 prompt tokens ahead of it, and the target of lane 'fast' is 1s, for which it may wait"
+        in refusal.message
+    )
     assert "come back in" in refusal.message and "send fewer requests at once" in refusal.message
 
 

@@ -76,7 +76,8 @@ def judge(policy: TenantPolicy, lane: str, outlook: Outlook, *, in_contract: boo
     retry_s = RETURN_MARGIN * outlook.when_told.wait_s - RETURN_PART * most_s
     is_own = policy.committed_tpm is not None or seen.alone_wait_s > most_s
     target_s = policy.ttft_s.get(lane)
-    bound = f"the target of lane {lane!r} is {duration(target_s)}" if target_s is not None else f"it may wait {duration(most_s)}"
+    most = f"it may wait {duration(most_s)}"
+    bound = f"the target of lane {lane!r} is {duration(target_s)}, for which {most}" if target_s is not None else most
     whose = f"tenant {policy.tenant_id!r} has more waiting than that allows" if is_own else "the server is short of room"
     kept = f" ({round(outlook.kept.tokens)} more are kept for requests that were refused before)" if outlook.kept.tokens >= 1 else ""
     message = (
