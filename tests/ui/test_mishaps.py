@@ -37,8 +37,8 @@ def test_a_form_that_is_sent_after_the_session_ended_changes_nothing_and_says_so
 def test_an_open_page_whose_session_has_ended_becomes_the_login_form_and_comes_back_as_it_was(visit: BrowserContext) -> None:
     page = visit.new_page()
     page.goto("/ui/tenants?search=nobody")
-    visit.clear_cookies()
     page.evaluate(HIDE, True)  # a tab that is hidden ends its stream, and asks for another one when it is seen
+    visit.clear_cookies()
     page.evaluate(HIDE, False)
     expect(page.locator("#password")).to_be_visible()
     log_in(page, OWNER, PASSWORD)
