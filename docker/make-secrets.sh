@@ -3,14 +3,21 @@
 #   make-secrets.sh               for SQLite
 #   make-secrets.sh --postgres    the appliance uses the PostgreSQL of profile pg from its next start on
 # The folder is yours alone; the files in it are readable, because a container's user is another one than you.
+# The first time it also begins docker/.env with a project name: Compose's own choice, the folder's name, is `docker` for many projects.
 set -eu
-folder="${SECRETS_DIR:-$(dirname "$0")/secrets}"
+here="$(dirname "$0")"
+folder="${SECRETS_DIR:-$here/secrets}"
 umask 077
 mkdir -p "$folder"
 chmod 700 "$folder"
 
+if [ "$folder" = "$here/secrets" ] && [ ! -e "$folder/api_key" ] && [ ! -e "$here/.env" ]; then
+  echo COMPOSE_PROJECT_NAME=fairlane >"$here/.env"
+fi
+
 keep() { # NAME: standard input becomes that secret, unless it is there already
-  [ -s "$folder/$1" ] && return
+  if [ -d "$folder/$1" ]; then rmdir "$folder/$1"; fi # Docker makes a folder where the file that it is to mount is missing
+  if [ -s "$folder/$1" ]; then return; fi
   rm -f "$folder/$1"
   cat >"$folder/$1"
   chmod 444 "$folder/$1"

@@ -18,7 +18,7 @@ from cloudcoil.models.keda import v1alpha1 as keda
 from cloudcoil.models.prometheus_operator import v1 as monitoring
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("docker/k8s/migrate", "docker/k8s")
+FOLDERS = ("docker/k8s/migrate", "docker/k8s/console", "docker/k8s")
 VERSIONS = ("1.30", "1.33")
 """Of Kubernetes; `preStop` and all else is older."""
 OPERATORS: dict[tuple[str, str], Any] = {

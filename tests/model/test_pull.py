@@ -1,86 +1,21 @@
 """`fairlane model pull` with the hub's own library, against a server that answers as a hub does."""
 
-import hashlib
-import http.server
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from engine.model.source import open_source
-from tests.tiny_models import write_family_model
-
-COMMIT = "a" * 40
-TOKEN = "hf_token_of_the_test"
-
-
-@dataclass
-class Hub:
-    """Serves the files of two models, of which `owner/gated` wants the token."""
-
-    files: dict[str, dict[str, bytes]]
-    url: str = ""
-    fetched: list[str] = field(default_factory=list[str])
-
-    def answer(self, path: str, authorization: str | None) -> tuple[int, bytes, dict[str, str]]:
-        """Status, body and headers of a GET."""
-        name, rest = next(((name, path.partition(name)[2]) for name in self.files if name in path), ("", ""))
-        if not name or (name == "owner/gated" and authorization != f"Bearer {TOKEN}"):
-            return 401, b"{}", {"X-Error-Code": "GatedRepo" if name else "RepoNotFound"}
-        if rest.startswith("/revision/"):
-            return 200, json.dumps({"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in self.files[name]]}).encode(), {}
-        if rest.startswith("/tree/"):
-            listed = [{"type": "file", "path": file, "size": len(body), "oid": _digest(body)} for file, body in self.files[name].items()]
-            return 200, json.dumps(listed).encode(), {}
-        body = self.files[name][rest.rpartition("/")[2]]
-        return 200, body, {"X-Repo-Commit": COMMIT, "ETag": f'"{_digest(body)}"'}
-
-
-def _digest(body: bytes) -> str:
-    return hashlib.sha1(body).hexdigest()
+from tests.hub import TOKEN, Hub, serving_hub
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    folder = write_family_model(tmp_path / "source", "llama3")
-    small = {path.name: path.read_bytes() for path in folder.iterdir()} | {"README.md": b"not wanted", "a.gguf": b"GGUF"}
-    strange = {**small, "config.json": json.dumps({"architectures": ["SomethingElse"], "model_type": "else"}).encode()}
-    found = Hub({"owner/small": small, "owner/gated": small, "owner/strange": strange})
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body, headers = found.answer(self.path.partition("?")[0], self.headers.get("Authorization"))
-            if self.command == "GET" and "/resolve/" in self.path:
-                found.fetched.append(self.path.rpartition("/")[2])
-            self.send_response(status)
-            for key, value in {**headers, "Content-Length": str(len(body)), "Content-Type": "application/json"}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """It says nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving_hub(tmp_path / "source") as found:
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def pull(

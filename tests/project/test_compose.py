@@ -1,6 +1,7 @@
 """docker/compose.yaml and what belongs to it, without an engine. `make docker-smoke` runs it."""
 
 import re
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_our_containers_have_a_read_only_root_and_no_capabilities(name):
     assert {each for each in service["environment"] if each.startswith("FAIRLANE_")} <= known
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_up_builds_our_image_where_there_is_none(name):
+    """Without `build` Compose would look for it in a registry."""
+    assert SERVICES[name]["build"]["dockerfile"] == "docker/Dockerfile"
+
+
+@EACH_SERVICE
+def test_a_log_does_not_fill_the_disk(name):
+    assert set(SERVICES[name]["logging"]["options"]) == {"max-size", "max-file"}
+
+
 def test_cards_are_named_as_every_compose_takes_them():
     """Compose 1.29, which Debian 12 has, refuses the whole file for a variable where a count of cards stands, whatever the profile."""
     for service in SERVICES.values():
@@ -105,6 +117,22 @@ def test_secrets_are_made_once_are_all_different_and_are_settings_that_work(tmp_
     settings = load_settings({}, variables).settings
     assert sqlalchemy_url(settings).startswith("postgresql+asyncpg://fairlane:")
     assert settings.metrics_key == first["metrics_key"] and settings.bootstrap_api_key == first["api_key"]
+
+
+def test_folders_that_docker_made_for_missing_secrets_are_replaced(tmp_path):
+    for name in ("api_key", "postgres_password", "database_url"):
+        (tmp_path / name).mkdir()
+    made = make_secrets(tmp_path, "--postgres")
+    assert len(made["postgres_password"]) == 40 and made["postgres_password"] in made["database_url"]
+
+
+def test_the_project_has_a_name_of_its_own_from_the_first_time_on(tmp_path):
+    script = shutil.copy(DOCKER / "make-secrets.sh", tmp_path)
+    subprocess.run(["sh", script], check=True)
+    assert (tmp_path / ".env").read_text() == "COMPOSE_PROJECT_NAME=fairlane\n"
+    (tmp_path / ".env").unlink()
+    subprocess.run(["sh", script], check=True)
+    assert not (tmp_path / ".env").exists(), "containers and volumes of another name are there already"
 
 
 def test_a_stream_passes_the_proxy_unbuffered_and_a_client_that_leaves_is_noticed():

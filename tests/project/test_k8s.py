@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def manifests() -> list[dict[str, Any]]:
-    """What `kubectl apply -k docker/k8s` would send, and the migration before it."""
+    """What `kubectl apply -k docker/k8s` would send, the migration before it, and the console."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl, which renders them, is not installed (Debian 12 has none that is new enough)")
-    folders = (ROOT / "docker" / "k8s" / "migrate", ROOT / "docker" / "k8s")
+    folders = [ROOT / "docker" / "k8s" / name for name in ("migrate", "console", "")]
     texts = [subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True).stdout for folder in folders]
     return [manifest for text in texts for manifest in yaml.safe_load_all(text)]
 
@@ -31,8 +31,9 @@ def of_kind(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """Pod specification by the name of what makes the pod."""
-    return {name: each["spec"]["template"]["spec"] for name, each in (of_kind("Deployment") | of_kind("Job")).items()}
+    """Pod specification by the name of the pod or of what makes it."""
+    made = {name: each["spec"]["template"]["spec"] for name, each in (of_kind("Deployment") | of_kind("Job")).items()}
+    return made | {name: each["spec"] for name, each in of_kind("Pod").items()}
 
 
 def test_the_operators_rules_are_those_that_promtool_tests():
@@ -49,7 +50,7 @@ def test_every_dashboard_becomes_a_config_map():
 
 
 def test_a_pod_can_do_nothing_beyond_its_work():
-    assert len(pods()) == 4
+    assert set(pods()) == {"fairlane-a100", "fairlane-batch", "fairlane-console", "fairlane-h200", "fairlane-migrate"}
     for name, pod in pods().items():
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001, name

@@ -58,6 +58,7 @@ class _OpenPage:
         self._web = httpx.Client(base_url=stack.url, timeout=120.0)
         owner = {"name": "alice", "password": password}
         self._web.post("/api/v1/setup", json={"token": stack.in_container("cat", "/data/setup-token"), **owner}).raise_for_status()
+        stack.until(lambda: "setup-token" not in stack.in_container("ls", "/data"), "the end of the setup token", 10)
         self._web.post("/api/v1/login", json=owner).raise_for_status()
         begun = threading.Event()
         threading.Thread(target=self._read, args=(begun,), daemon=True).start()

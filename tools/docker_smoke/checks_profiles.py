@@ -1,7 +1,8 @@
-"""What is checked of the profiles pg, observability and tls. Grafana is in no package registry: it is not started."""
+"""What is checked of the profiles pg, observability and tls, and of gpu what takes no card. Grafana is in no package registry: it is not started."""
 
 import contextlib
 import itertools
+import json
 import ssl
 import subprocess
 import time
@@ -12,8 +13,9 @@ import httpx
 import yaml
 from openai import OpenAI
 
+from tests.hub import TOKEN, serving_hub
 from tools.docker_smoke.engine import run
-from tools.docker_smoke.stack import COMPOSE_FILE, MODEL, ROOT, Stack, free_port
+from tools.docker_smoke.stack import COMPOSE_FILE, IMAGE, MODEL, ROOT, Stack, free_port
 
 STAND_INS = ("postgres", "prometheus", "alertmanager", "nginx")
 STAND_IN_FOLDER = Path(__file__).parent / "standins"
@@ -124,9 +126,24 @@ def check_prometheus_in_its_container_scrapes_and_knows_rules_and_alertmanager(s
     return f"{wanted} rules"
 
 
+def check_the_models_service_fetches_into_its_volume_with_the_token(stack: Stack) -> str:
+    """Of profile gpu, from the CPU image and a hub on this machine: to fetch takes no card."""
+    network = json.loads(stack.docker.run("network", "inspect", f"{stack.project}_default"))[0]
+    token = stack.secrets_dir / "hf_token"
+    token.unlink()
+    token.write_text(TOKEN)
+    stack.variables |= {"TAG": "cpu", "MODEL": "owner/gated"}
+    with serving_hub(stack.scratch / "hub", network["IPAM"]["Config"][0]["Gateway"]) as hub:
+        said = stack.compose("run", "--rm", "--no-deps", "-e", f"HF_ENDPOINT={hub.url}", "model", profiles=("gpu",))
+    assert "/models/owner/gated" in said, said
+    volume = f"--volume={stack.volume('models')}:/models:ro"
+    return stack.docker.run("run", "--rm", "--read-only", volume, IMAGE, "model", "info", "/models/owner/gated").splitlines()[0]
+
+
 CHECKS_PROFILES = (
     check_postgresql_serves_where_its_secrets_say_so,
     check_a_backup_of_postgresql_is_made_and_restored_in_the_container,
     check_tls_passes_each_token_on_and_tells_of_a_client_that_left,
     check_prometheus_in_its_container_scrapes_and_knows_rules_and_alertmanager,
+    check_the_models_service_fetches_into_its_volume_with_the_token,
 )

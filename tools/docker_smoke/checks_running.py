@@ -157,6 +157,8 @@ def check_the_doctor_finds_nothing_that_fails(stack: Stack) -> str:
     found = json.loads(stack.in_container("fairlane", "doctor", "--json"))
     states = {each["name"]: each["state"] for each in found}
     assert all(state == "ok" for name, state in states.items() if name != "clock"), found
+    told = {each["name"]: each["found"] for each in found}
+    assert told["database"].startswith("/data/fairlane.db at revision") and "beside http://127.0.0.1:8000" in told["memory"], found
     return ", ".join(f"{name} {state}" for name, state in states.items())
 
 
