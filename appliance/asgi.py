@@ -27,7 +27,7 @@ from appliance.dashboards.viewer import Viewer
 from appliance.data_lock import only_server_of, only_server_on
 from appliance.db.backup import is_sqlite, sqlite_path
 from appliance.db.revision import SchemaError
-from appliance.domain.admins.first_owner import SETUP_TOKEN_FILE
+from appliance.domain.admins.first_owner import setup_token_path
 from appliance.domain.admission.gate import Gate, Gates, GateState
 from appliance.domain.admission.limit_use import limit_uses
 from appliance.domain.admission.load_view import load_view_of
@@ -58,6 +58,7 @@ from appliance.engines import Engine, Engines
 from appliance.errors import ApplianceError, Unavailable
 from appliance.listening import PortTaken, listen, server_config, url_of
 from appliance.logs import LogLevel, set_up_logs
+from appliance.open_files import raise_open_files
 from appliance.replicas import Replica, config_of, engine_of_lanes
 from appliance.runtime import Runtime, Watchers
 from appliance.settings import Settings, SettingsError, data_path, engine_config, replicas, sqlalchemy_url
@@ -99,6 +100,7 @@ def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) ->
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time; else the library complains at each engine's start
     log_level = LogLevel(settings.log_level)
     set_up_logs(log_level, settings.log_format, Terminal(lambda: sys.stderr))
+    raise_open_files()
     if settings.log_prompts:
         log.warning("prompts_are_logged", at_level="debug", level=settings.log_level, remedy="leave --log-prompts out")
     try:
@@ -188,9 +190,8 @@ def _only_server(settings: Settings, folder: Path) -> Iterator[None]:
 
 def first_secrets(settings: Settings, control: Control) -> FirstSecrets:
     """What the banner tells of them at this moment."""
-    token_path = data_path(settings) / SETUP_TOKEN_FILE
     setup_token = None if control.directory.snapshot.has_owner else control.logins.setup_token  # one may have been made during warm-up
-    return FirstSecrets(control.api_key, control.api_key_path, control.admin_token_path, setup_token, token_path)
+    return FirstSecrets(control.api_key, control.api_key_path, control.admin_token_path, setup_token, setup_token_path(settings))
 
 
 @asynccontextmanager

@@ -155,7 +155,7 @@ class Memory:
     available_bytes: int
 
 
-def read_memory() -> Memory:
+def read_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> Memory:
     """What there is and what can still be had: /proc/meminfo, capped by the cgroup's limit."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     total, available = os.sysconf("SC_PHYS_PAGES") * page_bytes, os.sysconf("SC_AVPHYS_PAGES") * page_bytes
@@ -164,8 +164,16 @@ def read_memory() -> Memory:
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 available = int(line.split()[1]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    limit, used = cgroup / "memory.max", cgroup / "memory.current"
     if limit.exists() and used.exists() and limit.read_text().strip() != "max":
         limit_bytes = int(limit.read_text())
-        total, available = min(total, limit_bytes), min(available, limit_bytes - int(used.read_text()))
+        total = min(total, limit_bytes)
+        available = min(available, limit_bytes - int(used.read_text()) + _reclaimable_bytes(cgroup))
     return Memory(total, max(available, 0))
+
+
+def _reclaimable_bytes(cgroup: Path) -> int:
+    """Of a cgroup's use: files that were read once, which the kernel drops first (a model's, the compile cache's)."""
+    stat = cgroup / "memory.stat"
+    lines = stat.read_text().splitlines() if stat.exists() else ()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))

@@ -26,6 +26,7 @@ def doctor(config: str | None, as_json: bool, **flags: object) -> None:
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
+        width = max(len(each.name) for each in findings)
         for each in findings:
-            click.echo(f"{each.state:8} {each.name:14} {each.found}" + (f"\n{'':23} -> {each.remedy}" if each.remedy else ""))
+            click.echo(f"{each.state:8} {each.name:{width}} {each.found}" + (f"\n{'':{width + 9}} -> {each.remedy}" if each.remedy else ""))
     sys.exit(any(finding.state is State.FAILED for finding in findings))

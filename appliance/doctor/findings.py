@@ -12,6 +12,7 @@ MIN_CARD_SPARE_BYTES = 2 * 10**9
 """Beside the weights, for KV pages, programs and the driver."""
 MIN_SPARE_BYTES = 1 * 10**9
 """Of memory, for the processes themselves."""
+MORE_MEMORY = "give it more memory, or a smaller pool with --kv-cache-memory-bytes"
 MIN_DISK_BYTES, GOOD_DISK_BYTES = 200 * 10**6, 2 * 10**9
 """The database, a usage spool of up to 256 MB, compiled programs."""
 MIN_OPEN_FILES, GOOD_OPEN_FILES = 1_024, 8_192
@@ -103,8 +104,13 @@ def judge_split(needs: ModelNeeds, cards: Cards) -> Finding:
     return Finding("tensor parallelism", State.WARNING, said, remedy)
 
 
-def judge_memory(needs: ModelNeeds, cards: Cards) -> Finding:
-    """That of the fullest card used where JAX uses some, else the machine's."""
+def judge_memory(needs: ModelNeeds, cards: Cards, own_url: str = "") -> Finding:
+    """That of the fullest card used where JAX uses some, else the machine's. `own_url` of the server that runs on this data directory
+    and has taken its part already, if one does."""
+    if own_url:
+        found = f"{_gb(needs.available_bytes)} of {_gb(needs.total_bytes)} available beside {own_url}"
+        is_short = needs.available_bytes < MIN_SPARE_BYTES
+        return Finding("memory", State.WARNING if is_short else State.OK, found, MORE_MEMORY if is_short else "")
     if cards.cards and cards.has_cuda_plugin:
         card = min(cards.cards[: needs.tensor_parallel_size], key=lambda card: card.free_bytes)
         weight_bytes = needs.weight_bytes // needs.tensor_parallel_size
@@ -125,7 +131,7 @@ def judge_memory(needs: ModelNeeds, cards: Cards) -> Finding:
         remedy = needs.pool_problem or "give it more memory, a smaller model, or a smaller pool with --kv-cache-memory-bytes"
         return Finding("memory", State.FAILED, found, remedy)
     if spare < MIN_SPARE_BYTES:
-        return Finding("memory", State.WARNING, f"{found}: {_gb(spare)} left for all else", "give it more memory, or a smaller pool")
+        return Finding("memory", State.WARNING, f"{found}: {_gb(spare)} left for all else", MORE_MEMORY)
     return Finding("memory", State.OK, found)
 
 
@@ -178,11 +184,12 @@ def judge_clock(now_s: float, is_synchronised: bool | None) -> Finding:
     return Finding("clock", State.OK, "synchronised" if is_synchronised else "plausible")
 
 
-def judge_open_files(soft: int) -> Finding:
-    found = f"{soft} at once"
-    if soft < GOOD_OPEN_FILES:
-        state = State.FAILED if soft < MIN_OPEN_FILES else State.WARNING
-        return Finding("open files", state, found, f"each connection is one: ulimit -n {GOOD_OPEN_FILES} (LimitNOFILE, --ulimit nofile)")
+def judge_open_files(reachable: int) -> Finding:
+    """`reachable`: the limit that `fairlane serve` raises its own to."""
+    found = f"{reachable} at once"
+    if reachable < GOOD_OPEN_FILES:
+        state = State.FAILED if reachable < MIN_OPEN_FILES else State.WARNING
+        return Finding("open files", state, found, f"each connection is one: ulimit -Hn {GOOD_OPEN_FILES} (LimitNOFILE, --ulimit nofile)")
     return Finding("open files", State.OK, found)
 
 

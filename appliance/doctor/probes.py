@@ -4,7 +4,6 @@ import ctypes
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from appliance.db.revision import Schema, SchemaState, known_revisions, read_sch
 from appliance.doctor import findings as f
 from appliance.errors import Unavailable
 from appliance.listening import PortTaken, listen
+from appliance.open_files import reachable_open_files
 from appliance.settings import Settings, data_path, default_database_path, engine_config, sqlalchemy_url
 from engine.wire import EngineConfig, ModelNeeds
 
@@ -39,16 +39,17 @@ async def examine(settings: Settings) -> list[f.Finding]:
     """All checks, in the order that they are shown."""
     cards, needs = read_cards(), read_needs(engine_config(settings))
     folder = data_path(settings)
+    port_error, own_url = _listening(settings)
     findings = [f.judge_driver(cards), f.judge_model(needs)]
     if isinstance(needs, ModelNeeds):
         findings += [f.judge_split(needs, cards)] * (needs.tensor_parallel_size > 1)
-        findings.append(f.judge_memory(needs, cards))
+        findings.append(f.judge_memory(needs, cards, own_url))
     findings += [
-        f.judge_port(f"{settings.host}:{settings.port}", *_listening(settings)),
+        f.judge_port(f"{settings.host}:{settings.port}", port_error, own_url),
         await _database(settings),
         *_disks(folder, settings.engine),
         f.judge_clock(time.time(), clock_is_synchronised()),
-        f.judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        f.judge_open_files(reachable_open_files()),
     ]
     return findings
 
@@ -122,8 +123,8 @@ async def _database(settings: Settings) -> f.Finding:
 
 def _shown(url: str) -> str:
     """A database's address without its password."""
-    parts = urlsplit(url)
-    return parts.path if url.startswith("sqlite") else f"postgresql://{parts.hostname}:{parts.port or 5432}{parts.path}"
+    parts = urlsplit(url)  # SQLite's path follows a slash of the address: sqlite:////data/fairlane.db
+    return parts.path.removeprefix("/") if url.startswith("sqlite") else f"postgresql://{parts.hostname}:{parts.port or 5432}{parts.path}"
 
 
 def _disks(data: Path, config: EngineConfig) -> Iterator[f.Finding]:

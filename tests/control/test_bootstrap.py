@@ -186,14 +186,14 @@ async def test_what_a_first_start_makes_is_audited(settings):
     }
 
 
-async def test_an_owner_made_during_warm_up_is_known_to_the_banner(settings):
+async def test_an_owner_made_during_warm_up_is_known_to_the_banner_and_ends_the_setup_tokens_file(settings):
     control = await open_control(settings)
     try:
-        token = first_secrets(settings, control).setup_token
-        assert token is not None
+        token, path = first_secrets(settings, control).setup_token, first_secrets(settings, control).setup_token_path
+        assert token is not None and path.exists()
         await control.logins.set_up(token, "alice", "a horse, a staple", "here", "")
         await control.directory.poll()
-        assert first_secrets(settings, control).setup_token is None
+        assert first_secrets(settings, control).setup_token is None and not path.exists()
     finally:
         await control.close()
 

@@ -24,6 +24,7 @@ NEEDS = ModelNeeds(
 )
 H200 = f.Card("NVIDIA H200", 140 * GB, 141 * GB)
 TWO_CARDS = f.Cards((), "580", (H200, H200), "", True)
+URL = "http://127.0.0.1:8000"
 NO_ROOM = "the KV pool has 3 pages: set max_model_len to at most 48"
 
 
@@ -47,6 +48,8 @@ def needs(**changes: object) -> ModelNeeds:
         (f.judge_memory(needs(available_bytes=3 * GB), f.Cards()), "warning", ("0.0 GB left",)),
         (f.judge_memory(needs(available_bytes=2 * GB), f.Cards()), "failed", ("--kv-cache-memory-bytes",)),
         (f.judge_memory(needs(pool_problem=NO_ROOM), f.Cards()), "failed", (NO_ROOM,)),
+        (f.judge_memory(needs(available_bytes=2 * GB), f.Cards(), URL), "ok", ("2.0 GB of 16.0 GB", f"beside {URL}")),
+        (f.judge_memory(needs(available_bytes=GB // 2), f.Cards(), URL), "warning", ("0.5 GB", "--kv-cache-memory-bytes")),
         (f.judge_memory(needs(weight_bytes=139 * GB), f.Cards((), "580", (H200,), "", True)), "failed", ("nvidia-smi",)),
         (f.judge_memory(needs(available_bytes=0), f.Cards((), "580", (H200,), "", True)), "ok", ("140.0 GB of 141.0 GB free",)),
         (
@@ -71,8 +74,8 @@ def needs(**changes: object) -> ModelNeeds:
         (f.judge_clock(0.0, True), "failed", ("years behind",)),
         (f.judge_clock(f.BUILT_AFTER_S, False), "warning", ("NTP",)),
         (f.judge_clock(f.BUILT_AFTER_S, None), "ok", ("plausible",)),
-        (f.judge_open_files(256), "failed", ("ulimit -n 8192",)),
-        (f.judge_open_files(1_024), "warning", ("ulimit -n 8192",)),
+        (f.judge_open_files(256), "failed", ("ulimit -Hn 8192",)),
+        (f.judge_open_files(1_024), "warning", ("ulimit -Hn 8192",)),
         (f.judge_open_files(8_192), "ok", ("8192",)),
     ],
 )
@@ -104,6 +107,7 @@ def test_the_command_tells_what_fails_and_exits_with_1(fairlane, tmp_path):
         code, found = found_by(fairlane, "--port", str(taken.getsockname()[1]), "--model", "/nowhere")
     assert code == 1
     assert [name for name, each in found.items() if each["state"] == "failed"] == ["model files", "port", "database"]
+    assert found["database"]["found"].startswith(f"{tmp_path}/fairlane.db: ")
     assert "no such file" in found["model files"]["remedy"] and "newer Fairlane" in found["database"]["remedy"]
     shown = fairlane("doctor", "--database-url", "postgresql://u:hidden@127.0.0.1:1/none")
     assert shown.exit_code == 1 and "postgresql://127.0.0.1:1/none: the database does not answer" in shown.stdout

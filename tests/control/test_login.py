@@ -331,6 +331,7 @@ async def test_the_setup_token_makes_one_owner_and_no_second(control, settings):
         winner = "alice" if first.status_code == 201 else "bob"
         await log_in(client, winner)
         assert (await ok(await client.get("/me")))["scopes"] == ["admin:manage", "admin:read", "admin:write"]
+    assert not (Path(settings.data_dir) / "setup-token").exists(), "it is good for nothing any more"
     again = await open_control(settings)
     assert again.logins.setup_token is None and not (Path(settings.data_dir) / "setup-token").exists()
     async with api_client(again) as client:

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import check_config, pages_of, resolve_cache_dir, resolve_kv_dtype, resolve_max_model_len, resolve_pool_pages
+from engine.config import (
+    Memory,
+    check_config,
+    pages_of,
+    read_memory,
+    resolve_cache_dir,
+    resolve_kv_dtype,
+    resolve_max_model_len,
+    resolve_pool_pages,
+)
 from engine.errors import ConfigError
 from engine.wire import EngineConfig
 
@@ -62,6 +71,17 @@ def test_the_pool_takes_its_share_and_never_more_than_all_sequences_can_use() ->
     assert pages(many, available_bytes=10**6, on_cpu=False) == 900
     assert pages(EngineConfig(max_num_seqs=1000, kv_cache_memory_bytes=50_000)) == 50
     assert pages(EngineConfig(num_gpu_blocks_override=77)) == 77
+
+
+def test_memory_is_the_containers_where_it_has_less_and_files_read_once_can_be_had(tmp_path: Path) -> None:
+    machine = read_memory(tmp_path)
+    (tmp_path / "memory.max").write_text("300000000\n")
+    (tmp_path / "memory.current").write_text("200000000\n")
+    assert read_memory(tmp_path) == Memory(300_000_000, 100_000_000)
+    (tmp_path / "memory.stat").write_text("anon 100000000\nfile 90000000\nactive_file 20000000\ninactive_file 70000000\n")
+    assert read_memory(tmp_path) == Memory(300_000_000, 170_000_000)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert read_memory(tmp_path).total_bytes == machine.total_bytes
 
 
 def test_a_pool_too_small_for_one_full_sequence_is_refused_with_the_length_that_fits() -> None:

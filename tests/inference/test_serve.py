@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import sqlite3
@@ -24,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from appliance.domain.access.directory import Directory
 from appliance.domain.admission.gate import Gate, GateState
 from appliance.domain.inference.backend import Backend
+from appliance.open_files import WANTED
 from appliance.runtime import Runtime, Watchers
 from appliance.supervisor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Supervisor, backoff_s, describe_exit
 from appliance.telemetry.hub import Telemetry
@@ -97,10 +99,22 @@ def serving(folder: Path, export: Path, *fields: str) -> Iterator[Served]:
         served.process.wait(10)
 
 
-def test_it_says_where_it_is_and_how_to_use_it_and_run_json_tells_scripts(tmp_path: Path, export: Path) -> None:
+@pytest.fixture
+def few_open_files() -> Iterator[int]:
+    """As an engine of containers begins: 1,024. The most that a process here may raise that to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
+    try:
+        yield WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_it_says_where_it_is_and_how_to_use_it_and_run_json_tells_scripts(tmp_path: Path, export: Path, few_open_files: int) -> None:
     with serving(tmp_path, export) as served:
         run = json.loads((tmp_path / "run.json").read_text())
         assert run == {"pid": served.process.pid, "port": httpx.URL(served.url).port, "url": served.url}
+        assert resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE)[0] == few_open_files > 1_024, "each connection is one"
         text = served.log()
         assert f"at {served.url}" in text and f"curl {served.url}/v1/chat/completions" in text
         secrets = (KEY, ADMIN, (tmp_path / "setup-token").read_text().strip(), (tmp_path / "key-pepper").read_text().strip())

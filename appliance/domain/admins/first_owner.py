@@ -1,11 +1,15 @@
 """The first owner: by a password from the settings, or by a one-time token that whoever started the server reads."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.state import bump_version
 from appliance.domain.access.keys import SETUP_TOKEN_PREFIX, new_key
 from appliance.domain.access.principal import Role
 from appliance.domain.access.secret_files import read_or_make_secret
+from appliance.domain.access.snapshot import AccessSnapshot
 from appliance.domain.admins.decisions import check_password
 from appliance.domain.admins.passwords import Passwords
 from appliance.domain.admins.service import create_admin, has_owner
@@ -23,7 +27,6 @@ async def ensure_owner(session: AsyncSession, settings: Settings, passwords: Pas
 
     Raises `SettingsError` for a weak password.
     """
-    path = data_path(settings) / SETUP_TOKEN_FILE
     if settings.bootstrap_admin_password and not await has_owner(session):
         try:
             spelled = check_password(settings.bootstrap_admin_password, FIRST_OWNER)
@@ -33,6 +36,19 @@ async def ensure_owner(session: AsyncSession, settings: Settings, passwords: Pas
         if not await has_owner(session):  # another process was first while we waited for the lock
             await create_admin(session, FIRST_OWNER, Role.OWNER, await passwords.hash(spelled), Actor("bootstrap", "settings"))
     if await has_owner(session):
-        path.unlink(missing_ok=True)
         return None
-    return read_or_make_secret(path, lambda: new_key(SETUP_TOKEN_PREFIX))
+    return read_or_make_secret(setup_token_path(settings), lambda: new_key(SETUP_TOKEN_PREFIX))
+
+
+def setup_token_path(settings: Settings) -> Path:
+    return data_path(settings) / SETUP_TOKEN_FILE
+
+
+def forget_once_owned(path: Path) -> Callable[[AccessSnapshot], None]:
+    """For `Directory.subscribe`: the setup token's file goes as soon as there is an owner, whoever made it."""
+
+    def look(snapshot: AccessSnapshot) -> None:
+        if snapshot.has_owner:
+            path.unlink(missing_ok=True)
+
+    return look

@@ -19,7 +19,7 @@ from appliance.domain.access.keys import ADMIN_TOKEN_PREFIX, digest_key, last4, 
 from appliance.domain.access.models import ApiKey
 from appliance.domain.access.secret_files import read_or_make_secret, read_secret
 from appliance.domain.access.service import KeySpec
-from appliance.domain.admins.first_owner import ensure_owner
+from appliance.domain.admins.first_owner import ensure_owner, forget_once_owned, setup_token_path
 from appliance.domain.admins.guard import Gatekeeper
 from appliance.domain.admins.login import LoginService
 from appliance.domain.admins.passwords import Passwords
@@ -160,6 +160,7 @@ async def open_control(settings: Settings) -> Control:
         async with store.database.read() as session:
             capacity_tpm = await read_capacity_tpm(session)
         directory = Directory(source, await source.load(), capacity_tpm=capacity_tpm)
+        directory.subscribe(forget_once_owned(setup_token_path(settings)))
         rules = SessionRules(settings.session_ttl_s, settings.session_idle_s)
         gatekeeper = Gatekeeper(directory, store.database, store.pepper, rules, SessionRecall(), time.time)
         logins = LoginService(
