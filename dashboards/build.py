@@ -91,6 +91,8 @@ def _panel(panel: Panel, number: int, place: model.GridPos) -> model.Panel:
     )
     if panel.max_value is not None:
         made = made.max(panel.max_value)
+    if panel.no_value:
+        made = made.no_value(panel.no_value)
     if panel.kind not in {"heatmap", "table"}:
         made = made.min(0)
     for index, each in enumerate(panel.queries):

@@ -15,6 +15,9 @@ GRAFANA_UNITS: dict[str, str] = {
 """Where Grafana calls a unit otherwise."""
 
 
+NO_COST = "No price is set (--device-hour-price), or nothing was computed in the last hour."
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """One PromQL expression. `legend` names its series, with label values in double braces."""
@@ -42,6 +45,8 @@ class Panel:
     bad_at: float | None = None
     """Red from here on; below, where it is smaller than `warn_at`."""
     max_value: float | None = None
+    no_value: str = ""
+    """What is said where there is nothing to draw; empty: that there is no data."""
 
 
 @dataclass(frozen=True, slots=True)

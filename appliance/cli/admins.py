@@ -219,4 +219,11 @@ def _read_password(from_stdin: bool) -> str:
     """From standard input, its line end off, or asked for twice without showing it."""
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
-    return click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    try:
+        return click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(
+            "there is no terminal to ask for the password on: give it with --password-stdin (in a container: a terminal by `exec -it`)"
+        ) from None

@@ -140,6 +140,11 @@ def compact(value: object) -> str:
     return msgspec.json.encode(value).decode() if value else "-"
 
 
+def in_json(value: object) -> str | None:
+    """A field's value; None where there is none."""
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
 def sla_field(item: str) -> tuple[str, Any]:
     """`rpm=600` as a field and its value: JSON where it is JSON, else text. Raises `click.UsageError`."""
     field, equals, value = item.partition("=")

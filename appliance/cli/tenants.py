@@ -11,6 +11,7 @@ from appliance.cli.common import (
     cli_actor,
     compact,
     fails_clearly,
+    in_json,
     make_store_and_run,
     print_json,
     print_table,
@@ -113,7 +114,7 @@ def show_tenant_command(slug: str, as_json: bool, **where: str | None) -> None:
     click.echo(f"{slug}: {', '.join(filter(None, facts))}, version {found.version}")
     sources = {"tier": f"tier {found.tier}", "override": "override"}
     effective = msgspec.to_builtins(found.effective)
-    print_table(("FIELD", "VALUE", "FROM"), [(field, _json(effective[field]), sources[found.sources[field]]) for field in SLA_FIELDS])
+    print_table(("FIELD", "VALUE", "FROM"), [(field, in_json(effective[field]), sources[found.sources[field]]) for field in SLA_FIELDS])
 
 
 @tenant.command("update")
@@ -170,7 +171,3 @@ def delete_tenant_command(slug: str, **where: str | None) -> None:
 
     run_on_store(**where, work=work)
     click.echo(f"tenant {slug} is removed")
-
-
-def _json(value: object) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode()

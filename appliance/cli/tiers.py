@@ -1,12 +1,14 @@
 """`fairlane tier`: SLA tiers on the database, also while the server runs."""
 
 import click
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.cli.common import (
     cli_actor,
     compact,
     fails_clearly,
+    in_json,
     make_store_and_run,
     print_json,
     print_table,
@@ -17,7 +19,7 @@ from appliance.cli.common import (
     warn,
 )
 from appliance.domain.slas.models import SlaTier
-from appliance.domain.slas.service import list_tiers, sla_of
+from appliance.domain.slas.service import get_tier, list_tiers, sla_of
 from appliance.domain.tenants.bootstrap import Store
 from appliance.domain.tenants.service import read_contract_warnings
 from appliance.domain.tenants.tier_service import create_tier, delete_tier, update_tier
@@ -44,6 +46,25 @@ def list_tiers_command(as_json: bool, **where: str | None) -> None:
         return
     rows = [(r.name, r.weight, r.priority, ",".join(r.lanes), compact(r.ttft_ms), r.max_concurrency, r.rpm, r.tpm) for r in found]
     print_table(("NAME", "WEIGHT", "PRIORITY", "LANES", "TTFT MS", "IN FLIGHT", "RPM", "TPM"), rows)
+
+
+@tier.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
+@fails_clearly
+def show_tier_command(name: str, as_json: bool, **where: str | None) -> None:
+    """Show the tier NAME: all of its fields."""
+
+    async def work(session: AsyncSession) -> SlaTier:
+        return await get_tier(session, name)
+
+    found = read_database(**where, work=work)
+    if as_json:
+        print_json(sla_of(found))
+        return
+    click.echo(f"tier {name}, version {found.version}")
+    print_table(("FIELD", "VALUE"), [(field, in_json(value)) for field, value in msgspec.to_builtins(sla_of(found)).items()])
 
 
 @tier.command("create")

@@ -46,6 +46,8 @@ class Panel:
     height: int
     is_stacked: bool
     max_value: float | None
+    no_value: str
+    """What is said where there is nothing to draw; empty: that there is no data."""
     thresholds: tuple[Threshold, ...]
     queries: tuple[Query, ...]
 
@@ -130,6 +132,7 @@ def _panel(made: Mapping[str, Any]) -> Panel:
         height=made["gridPos"]["h"],
         is_stacked=custom.get("stacking", {}).get("mode") == "normal",
         max_value=defaults.get("max"),
+        no_value=defaults.get("noValue", ""),
         thresholds=tuple(Threshold(step.get("value"), step["color"]) for step in steps),
         queries=tuple(Query(target["expr"], target.get("legendFormat", "")) for target in made["targets"]),
     )

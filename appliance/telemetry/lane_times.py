@@ -75,5 +75,6 @@ class LaneTimes:
 
 
 def _quantiles(counts: list[int]) -> Quantiles:
-    p50, p90, p99, p999 = (quantile_s(counts, q) for q in (0.5, 0.9, 0.99, 0.999))
+    found = (quantile_s(counts, q) for q in (0.5, 0.9, 0.99, 0.999))
+    p50, p90, p99, p999 = (None if seconds is None else round(seconds, 5) for seconds in found)  # true within 10 %
     return Quantiles(count=sum(counts), p50=p50, p90=p90, p99=p99, p999=p999)

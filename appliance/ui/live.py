@@ -55,8 +55,9 @@ class _Channel:
 class LiveHub:
     """All open pages."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: Pulse, max_viewers: int = MAX_VIEWERS) -> None:
         self._pulse = pulse
+        self._max_viewers = max_viewers
         self._channels: dict[str, _Channel] = {}
         self._turn = 0
         self._turned = asyncio.Event()
@@ -73,13 +74,16 @@ class LiveHub:
 
         Raises `Unavailable` where too many look.
         """
-        if self.num_viewers >= MAX_VIEWERS:
+        if self.num_viewers >= self._max_viewers:
             raise Unavailable("too many pages are open: close some", reason="too_many_viewers", retry_after_s=10.0)
         return self._frames(key, snapshot, is_still_in, with_points)
 
     async def _frames(
         self, key: str, snapshot: Snapshot, is_still_in: Callable[[], Awaitable[bool]], with_points: bool
     ) -> AsyncIterator[bytes]:
+        if self.num_viewers >= self._max_viewers:  # others have begun since this one was let in: the browser asks again
+            yield b"retry: 10000\n\n"
+            return
         channel = self._channels.setdefault(key, _Channel(snapshot))
         channel.viewers += 1
         try:

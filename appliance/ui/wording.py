@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 NONE = "–"
 
@@ -93,6 +93,12 @@ def plain(value: object) -> str:
             return str(value)
 
 
+def marked(text: str) -> Markup:
+    """What stands between backticks is code."""
+    parts = enumerate(text.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in parts)
+
+
 FILTERS = {
     "duration": duration,
     "count": count,
@@ -102,4 +108,5 @@ FILTERS = {
     "size": size,
     "moment": moment,
     "plain": plain,
+    "marked": marked,
 }

@@ -1,6 +1,6 @@
 """How much more would fit?"""
 
-from dashboards.page import LANE, MODEL, Page, Panel, Query, Row
+from dashboards.page import LANE, MODEL, NO_COST, Page, Panel, Query, Row
 from dashboards.promql import BY_LANE, or_none, rate, ratio
 
 CAPACITY = Page(
@@ -119,6 +119,7 @@ CAPACITY = Page(
                     title="Most expensive tenants, cost of 1,000 tokens",
                     description="At the configured hourly price (`--device-hour-price`). Long contexts and no cache make tokens dear.",
                     unit="currency",
+                    no_value=NO_COST,
                     queries=(Query("topk(10, fairlane:cost_per_1k_tokens:rate1h)", "{{tenant}}"),),
                 ),
             ),

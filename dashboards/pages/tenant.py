@@ -1,6 +1,6 @@
 """How is one tenant served, and who costs it time?"""
 
-from dashboards.page import LANE, MODEL, ONE_TENANT, Page, Panel, Query, Row
+from dashboards.page import LANE, MODEL, NO_COST, ONE_TENANT, Page, Panel, Query, Row
 from dashboards.promql import BY_TENANT, or_none, quantile, rate, ratio
 
 _TENANT = 'tenant=~"$tenant"'
@@ -149,10 +149,9 @@ TENANT_PAGE = Page(
                 ),
                 Panel(
                     title="Cost of 1,000 tokens",
-                    description=(
-                        "Device time at the configured hourly price over its tokens (`--device-hour-price`); no line without a price."
-                    ),
+                    description="Device time at the configured hourly price (`--device-hour-price`) over its tokens.",
                     unit="currency",
+                    no_value=NO_COST,
                     queries=(Query(f"fairlane:cost_per_1k_tokens:rate1h{{{_TENANT}}}", "{{tenant}}"),),
                 ),
             ),

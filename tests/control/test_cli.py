@@ -90,6 +90,10 @@ def test_tenants_tiers_and_keys_change_by_the_cli(fairlane, tmp_path):
         principal_of(tmp_path, key)
     assert fairlane("tier", "update", "gold", "--set", "weight=9").exit_code == 1
     assert fairlane("tier", "create", "gold", "--set", 'objective={"fast": 0.999}').exit_code == 0
+    shown = [line.split() for line in fairlane("tier", "show", "gold").stdout.splitlines()]
+    assert shown[0] == ["tier", "gold,", "version", "1"] and ["objective", '{"fast":0.999}'] in shown and ["rpm", "-"] in shown
+    assert json.loads(fairlane("tier", "show", "gold", "--json").stdout)["objective"] == {"fast": 0.999}
+    assert "no tier 'silver'" in fairlane("tier", "show", "silver").stderr
     assert fairlane("tenant", "update", "acme", "--tier", "gold").exit_code == 0
     assert principal_of(tmp_path, newer).policy.objective_of("fast") == 0.999
     assert "acme" in fairlane("tier", "delete", "gold").stderr
@@ -170,6 +174,7 @@ def test_lists_are_tables_for_people_and_json_for_programs(fairlane):
         (("key", "create", "default", "--expires", "soon"), 2, "2030-01-31T12:00:00Z"),
         (("key", "revoke", "default", "key_1"), 1, "no key 'key_1'"),
         (("admin", "create", "Alice", "--no-password"), 2, "a-z"),
+        (("admin", "create", "alice"), 2, "--password-stdin"),
         (("admin", "create", "alice", "--role", "god"), 2, "owner"),
         (("admin", "disable", "nobody"), 1, "no administrator 'nobody'"),
         (("tenant", "list", "--database-url", "mysql://x"), 2, "sqlite:///path"),
@@ -190,8 +195,8 @@ def test_a_command_that_can_not_be_done_says_why_and_exits_with_its_code(
     assert result.stdout == ""
 
 
-LOOKING = ("tenant list", "tenant show acme", "key list acme", "tier list", "admin list", "admin tokens alice", "audit list", "usage")
-LOOKING += ("config export", "config plan FILE", "backup TARGET")
+LOOKING = ("tenant list", "tenant show acme", "key list acme", "tier list", "tier show batch", "admin list", "admin tokens alice")
+LOOKING += ("audit list", "usage", "config export", "config plan FILE", "backup TARGET")
 CHANGING = ("tenant update acme", "tenant delete acme", "key revoke acme key_1", "key rotate acme key_1", "key new-pepper --yes")
 CHANGING += ("tier update standard --set rpm=1", "tier delete batch", "admin disable alice", "admin token alice", "admin delete alice")
 

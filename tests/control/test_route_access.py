@@ -159,6 +159,17 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
     )
 
 
+TOLD = {
+    Access.INFERENCE: "no API key",
+    Access.TENANT_OR_ADMIN: "or an administrator's token",
+    Access.METRICS: "metrics_key",
+    Access.ADMIN_READ: "'admin:read'",
+    Access.ADMIN_WRITE: "'admin:write'",
+    Access.ADMIN_MANAGE: "no tenant's key will do",
+    Access.ADMIN_SELF: "an administrator's token",
+}
+
+
 @dataclass
 class Door:
     client: AsyncClient
@@ -246,6 +257,8 @@ async def test_every_route_lets_in_whom_it_should_and_nobody_else(door: Door) ->
                 assert status == (403 if caller in KNOWN_TO_KEY_ROUTES else 401), (method, path, caller, answer.text)
             else:
                 assert status == (401 if caller in UNKNOWN_TO_ADMIN_ROUTES else 403), (method, path, caller, answer.text)
+            if caller == "nobody" and status == 401:
+                assert TOLD[access] in answer.json()["error"]["message"], "which credentials the route takes"
             assert (status == 401) == (answer.headers.get("www-authenticate") == "Bearer")
 
 

@@ -81,6 +81,7 @@ def test_a_slow_request_is_listed_with_its_reason_and_leads_to_its_time_line(app
         shown = next(line for line in updates.iter_lines() if line.startswith("data: ") and "past its target" in line)
     found = re.search(r"/ui/requests/(req_\w+)", shown)
     assert found is not None
-    assert "past its target" in page(browser, f"/ui/requests/{found[1]}")
+    shown = page(browser, f"/ui/requests/{found[1]}")
+    assert "past its target" in shown and '<a href="/ui/slow" aria-current="page">' in shown
     assert "No slow request matches" in page(browser, f"/ui/slow?tenant={tenant}&lane=batch")
     assert browser.get("/ui/requests/req_unknown").status_code == 404

@@ -91,6 +91,16 @@ async def test_a_stream_ends_with_its_session_and_with_the_server() -> None:
         await waiting
 
 
+async def test_viewers_let_in_at_once_are_no_more_than_the_most_when_they_begin() -> None:
+    live, board = LiveHub(Pulse(Telemetry(CollectorRegistry())), max_viewers=2), Board()
+    viewers = [live.stream("page", board, always) for _ in range(4)]
+    first = [await anext(viewer) for viewer in viewers]
+    assert [b"html" in frame for frame in first] == [True, True, False, False] and first[2] == b"retry: 10000\n\n"
+    assert live.num_viewers == 2
+    with pytest.raises(StopAsyncIteration):
+        await anext(viewers[2])
+
+
 async def test_a_page_that_can_not_be_rendered_leaves_the_others_alone() -> None:
     live, board, broken = hub(), Board(), Board()
     frames, others = live.stream("broken", broken, always), live.stream("page", board, always)

@@ -2,6 +2,8 @@
 
 from urllib.parse import parse_qs, urlsplit
 
+from playwright.sync_api import expect
+
 from tests.ui.conftest import GRAFANA, Office
 
 
@@ -28,4 +30,18 @@ def test_a_dashboard_or_a_time_that_there_is_not_is_said_to_be_so(office: Office
         answer = page.goto(office.url(path))
         assert answer is not None and answer.status == status
         assert words in page.inner_text("main")
+    page.close()
+
+
+def test_a_panel_says_what_is_missing_its_description_has_code_and_five_lines_fit_into_a_legend(office: Office) -> None:
+    page = office.open("/ui/dashboards/fairlane-tenant")
+    panel = page.get_by_role("figure", name="Cost of 1,000 tokens")
+    expect(panel.locator(".picture")).to_contain_text("No price is set")
+    panel.locator(".about summary").click()
+    expect(panel.locator(".about code")).to_have_text("--device-hour-price")
+    page.goto(office.url("/ui/dashboards/fairlane-overview"))
+    page.locator(".values tbody tr").first.wait_for()
+    rows = "all => all.map(each => [each.querySelectorAll('tbody tr').length, each.scrollHeight, each.clientHeight])"
+    cut = [found for found in page.locator(".values:not(.tall)").evaluate_all(rows) if found[0] <= 5 and found[1] > found[2]]
+    assert cut == []
     page.close()

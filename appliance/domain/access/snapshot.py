@@ -10,6 +10,16 @@ from appliance.errors import Forbidden, NotFound, Unauthenticated
 from engine.wire import TenantPolicy
 
 ADMIN_KEY_SCOPES = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE})
+_ADMIN = "no credential: send the header `Authorization: Bearer TOKEN` with an administrator's token"
+MISSING = {
+    Scope.INFERENCE: "no API key: send the header `Authorization: Bearer KEY`",
+    Scope.GATEWAY: "no API key: send the header `Authorization: Bearer KEY` with a key of scope 'gateway'",
+    Scope.METRICS: "no key: send the header `Authorization: Bearer KEY` with the setting metrics_key, or a tenant's key of scope 'metrics'",
+    Scope.ADMIN_READ: f"{_ADMIN}, or a tenant's key of scope 'admin:read', or log in (POST /api/v1/login) and send its cookie",
+    Scope.ADMIN_WRITE: f"{_ADMIN}, or a tenant's key of scope 'admin:write', or log in (POST /api/v1/login) and send its cookie",
+    Scope.ADMIN_MANAGE: f"{_ADMIN} (no tenant's key will do), or log in (POST /api/v1/login) and send its cookie",
+}
+"""What a caller without a credential is told, by what the route needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ class AccessSnapshot:
 
     def authenticate(self, raw_key: str | None, tenant_header: str | None, now_s: float, needs: Scope = Scope.INFERENCE) -> Principal:
         """The caller behind a key. Raises `Unauthenticated` (no valid key) or `Forbidden` (scope, tenant)."""
-        key = self._valid_key(raw_key, now_s)
+        key = self._valid_key(raw_key, now_s, needs)
         if needs not in key.scopes and not (needs is Scope.INFERENCE and Scope.GATEWAY in key.scopes):
             raise _refused(key, f"this key lacks the scope {needs.value!r}; it has {_listed(key.scopes)}", "missing_scope")
         tenant_id = self._tenant(key, tenant_header)
@@ -135,7 +145,7 @@ class AccessSnapshot:
         """
         admin = self._admin_of_token(raw_key, now_s)
         if admin is None:
-            key = self._valid_key(raw_key, now_s)
+            key = self._valid_key(raw_key, now_s, needs)
             self._require_active(key, key.tenant_id)
             admin = Admin(f"key:{key.key_id}", self._granted(key), key.key_id)
         admin.require(needs)
@@ -175,9 +185,9 @@ class AccessSnapshot:
             return False
         return compare_digest(digest_key(raw_key, self.pepper), digest)
 
-    def _valid_key(self, raw_key: str | None, now_s: float) -> KeyRecord:
+    def _valid_key(self, raw_key: str | None, now_s: float, needs: Scope) -> KeyRecord:
         if not raw_key:
-            raise Unauthenticated("no API key: send the header `Authorization: Bearer KEY`", code="missing_api_key")
+            raise Unauthenticated(MISSING[needs], code="missing_api_key")
         key = self.keys.get(digest_key(raw_key, self.pepper)) if len(raw_key) <= MAX_KEY_CHARS else None
         if key is None:
             raise Unauthenticated(f"incorrect API key: {masked(raw_key)}")

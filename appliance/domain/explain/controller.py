@@ -10,7 +10,7 @@ from appliance.domain.access.directory import Directory
 from appliance.domain.access.keys import bearer
 from appliance.domain.access.principal import Scope
 from appliance.domain.explain.service import ExplainService
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, Unauthenticated
 from appliance.problems import problem_responses
 from appliance.route_access import TENANTS_OR_ADMINS
 from appliance.strict_requests import sole_header
@@ -47,6 +47,9 @@ def viewer_of(request: Request[Any, Any, Any], directory: Directory) -> str | No
     """The tenant whose requests the caller may see; None is an administrator, who sees all. Raises as `authenticate`."""
     token = bearer(sole_header(request.headers, "authorization"))
     tenant = sole_header(request.headers, "x-tenant-id")
+    if not token:
+        message = "no credential: send the header `Authorization: Bearer KEY` with a key of the request's tenant, or an administrator's token"
+        raise Unauthenticated(message, code="missing_api_key")
     try:
         directory.authenticate_admin(token, Scope.ADMIN_READ)
     except ApplianceError:

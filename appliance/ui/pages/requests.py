@@ -98,7 +98,8 @@ class RequestPages(Controller):
     async def show(self, request: AnyRequest, ui: Uis, request_id: FromPath[str]) -> Response[str]:
         """One request: what happened when, and whose work took its time."""
         report, drawing = await _drawn(ui, request_id)
-        return ui.views.page(request, "request.html", page="requests", report=report, drawing=drawing)
+        is_slow = any(each.id == report.request_id for each in ui.house.telemetry.reviewer.slow(report.tenant_id, KEPT_SLOW))
+        return ui.views.page(request, "request.html", page="slow" if is_slow else "requests", report=report, drawing=drawing)
 
     @get("/requests/{request_id:str}/timeline", opt=READS)
     async def timeline(self, ui: Uis, request_id: FromPath[str]) -> Response[str]:

@@ -11,6 +11,7 @@
     kind: figure.dataset.kind,
     unit: figure.dataset.unit,
     isStacked: figure.dataset.stacked === "yes",
+    empty: figure.dataset.empty,
     max: figure.dataset.max === "" ? null : Number(figure.dataset.max),
     thresholds: JSON.parse(figure.dataset.thresholds),
     picture: figure.querySelector(".picture"),
@@ -23,7 +24,7 @@
     for (const panel of all) {
       const found = byId.get(panel.id);
       if (found.error) panels.say(panel, found.error, "problem");
-      else if (!found.lines.length) panels.say(panel, "No data in this time, for these choices.");
+      else if (!found.lines.length) panels.say(panel, panel.empty);
       else panels.draw[panel.kind](panel, found, answer.times);
       panel.figure.dataset.state = found.error ? "error" : found.lines.length ? "drawn" : "empty";
       panel.figure.setAttribute("aria-busy", "false");
