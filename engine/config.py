@@ -147,6 +147,13 @@ def resolve_cache_dir(config: EngineConfig, environment: Mapping[str, str]) -> P
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fairlane"
 
 
+CGROUP_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
+"""Of versions 2 and 1: limit, use, and of the use those files that were read once, which the kernel drops first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Of this machine, or of this container where it has less."""
@@ -164,16 +171,12 @@ def read_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> Memory:
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 available = int(line.split()[1]) * 1024
-    limit, used = cgroup / "memory.max", cgroup / "memory.current"
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        limit_bytes = int(limit.read_text())
-        total = min(total, limit_bytes)
-        available = min(available, limit_bytes - int(used.read_text()) + _reclaimable_bytes(cgroup))
+    for limit, used, stat, reclaimable in CGROUP_FILES:
+        if (cgroup / limit).exists() and (given := (cgroup / limit).read_text().strip()) != "max":
+            total = min(total, int(given))
+            available = min(available, int(given) - int((cgroup / used).read_text()) + _field(cgroup / stat, reclaimable))
     return Memory(total, max(available, 0))
 
 
-def _reclaimable_bytes(cgroup: Path) -> int:
-    """Of a cgroup's use: files that were read once, which the kernel drops first (a model's, the compile cache's)."""
-    stat = cgroup / "memory.stat"
-    lines = stat.read_text().splitlines() if stat.exists() else ()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+def _field(stat: Path, name: str) -> int:
+    return next((int(line.split()[1]) for line in stat.read_text().splitlines() if line.startswith(f"{name} ")), 0)

@@ -73,14 +73,23 @@ def test_the_pool_takes_its_share_and_never_more_than_all_sequences_can_use() ->
     assert pages(EngineConfig(num_gpu_blocks_override=77)) == 77
 
 
-def test_memory_is_the_containers_where_it_has_less_and_files_read_once_can_be_had(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "used", "stat", "field"),
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ],
+)
+def test_memory_is_the_containers_where_it_has_less_and_files_read_once_can_be_had(
+    tmp_path: Path, limit: str, used: str, stat: str, field: str
+) -> None:
     machine = read_memory(tmp_path)
-    (tmp_path / "memory.max").write_text("300000000\n")
-    (tmp_path / "memory.current").write_text("200000000\n")
-    assert read_memory(tmp_path) == Memory(300_000_000, 100_000_000)
-    (tmp_path / "memory.stat").write_text("anon 100000000\nfile 90000000\nactive_file 20000000\ninactive_file 70000000\n")
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text("300000000\n")
+    (tmp_path / used).write_text("200000000\n")
+    (tmp_path / stat).write_text(f"anon 100000000\nactive_file 20000000\n{field} 70000000\n")
     assert read_memory(tmp_path) == Memory(300_000_000, 170_000_000)
-    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / limit).write_text("max\n" if field == "inactive_file" else "9223372036854771712\n")
     assert read_memory(tmp_path).total_bytes == machine.total_bytes
 
 
