@@ -6,7 +6,6 @@ import json
 import ssl
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,10 +14,9 @@ from openai import OpenAI
 
 from tests.hub import TOKEN, serving_hub
 from tools.docker_smoke.engine import run
-from tools.docker_smoke.stack import COMPOSE_FILE, IMAGE, MODEL, ROOT, Stack, free_port
+from tools.docker_smoke.stack import COMPOSE_FILE, IMAGE, MODEL, ROOT, STAND_IN_FOLDER, Stack, free_port
 
 STAND_INS = ("postgres", "prometheus", "alertmanager", "nginx")
-STAND_IN_FOLDER = Path(__file__).parent / "standins"
 STARTED = ("pg", "observability", "tls")
 PULL_TIMEOUT_S = 60.0
 

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 
 import httpx
+import yaml
 
 from tools.docker_smoke.engine import CA_BUNDLE
-from tools.docker_smoke.stack import IMAGE, MODEL, PROFILES, ROOT, Stack, free_port
+from tools.docker_smoke.stack import COMPOSE_FILE, IMAGE, MODEL, PROFILES, ROOT, STAND_IN_FOLDER, Stack, free_port
 
 UID = "10001"
 KILL_ENGINE = """
@@ -41,7 +42,21 @@ def check_the_image_builds(stack: Stack) -> str:
 def check_the_compose_file_is_valid_in_every_profile(stack: Stack) -> str:
     for profiles in ((), *((profile,) for profile in PROFILES), PROFILES):
         stack.compose("config", "--quiet", profiles=profiles)
-    return f"no profile, {', '.join(PROFILES)}, and all of them"
+    return f"no profile, {', '.join(PROFILES)}, and all of them; {_compose_2(stack)}"
+
+
+def _compose_2(stack: Stack) -> str:
+    """What operators have, where this machine has 1.29: Debian 13's, in a container that reads the checkout."""
+    image, variables = "fairlane-smoke-compose", [f"--env=SECRETS_DIR={stack.secrets_dir}", f"--env=COMPOSE_PROFILES={','.join(PROFILES)}"]
+    stack.docker.run("build", "--target", "compose", "--tag", image, str(STAND_IN_FOLDER))
+    mounts = [f"--volume={folder}:{folder}:ro" for folder in (ROOT, stack.secrets_dir)]
+    shown = stack.docker.run(
+        "run", "--rm", "--network=none", *mounts, *variables, "--env=CPU_REPLICAS=0", image, "-f", str(COMPOSE_FILE), "config"
+    )
+    services = yaml.safe_load(shown)["services"]
+    assert services["appliance"]["scale"] == 0 and services["appliance-gpu"]["build"]["target"] == "cuda12", shown
+    version = stack.docker.run("run", "--rm", "--network=none", image, "version", "--short").strip()
+    return f"all of them by Compose {version}, too"
 
 
 def check_it_is_healthy_only_after_warm_up(stack: Stack) -> str:

@@ -19,6 +19,7 @@ from tools.docker_smoke.engine import Docker, run
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = ROOT / "docker" / "compose.yaml"
+STAND_IN_FOLDER = Path(__file__).parent / "standins"
 IMAGE = "fairlane:cpu"
 MODEL = "smollm2-135m-instruct"
 PROFILES = ("gpu", "pg", "observability", "tls")
@@ -81,6 +82,7 @@ class Stack:
         """What a compose command on this project prints."""
         chosen = self.profiles if profiles is None else profiles
         environ = {**self.docker.environ, **self.variables, "PORT": str(self.port), "SECRETS_DIR": str(self.secrets_dir)}
+        environ["COMPOSE_HTTP_TIMEOUT"] = "600"  # a busy disk takes more than Compose 1.29's 60 s to make a container
         command = [*compose_program(self.docker), "--project-name", self.project, "--file", str(COMPOSE_FILE)]
         return run([*command, *arguments], {**environ, "COMPOSE_PROFILES": ",".join(chosen)}, check=check)
 
