@@ -48,7 +48,9 @@ def viewer_of(request: Request[Any, Any, Any], directory: Directory) -> str | No
     token = bearer(sole_header(request.headers, "authorization"))
     tenant = sole_header(request.headers, "x-tenant-id")
     if not token:
-        message = "no credential: send the header `Authorization: Bearer KEY` with a key of the request's tenant, or an administrator's token"
+        message = (
+            "no credential: send the header `Authorization: Bearer KEY` with a key of the request's tenant, or an administrator's token"
+        )
         raise Unauthenticated(message, code="missing_api_key")
     try:
         directory.authenticate_admin(token, Scope.ADMIN_READ)
