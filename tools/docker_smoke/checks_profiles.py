@@ -1,4 +1,4 @@
-"""What is checked of the profiles pg, observability and tls, and of gpu what takes no card. Grafana, in no package registry, is not started."""
+"""What is checked of the profiles pg, observability, tls, and of gpu what takes no card. Grafana is in no package registry: not started."""
 
 import contextlib
 import itertools
