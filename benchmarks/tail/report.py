@@ -95,7 +95,7 @@ TIER_TARGETS = {"interactive": Targets(0.5, 3.0, 0.05, 0.1), "standard": Targets
 
 
 def tenant_report(tenant: str, tier: str, sent: Sequence[Sent], begin_s: float, end_s: float) -> TenantReport:
-    """Of one tenant. Tokens a second are of requests that ended between `begin_s` and `end_s`."""
+    """Of one tenant. Tokens a second are those that came between `begin_s` and `end_s`, a prompt's with its first."""
     offered = [each for each in sent if each.is_open] or list(sent)
     answered = [each.outcome for each in offered if not each.outcome.error and not each.left]
     errors = [each.outcome.error for each in offered if each.outcome.error and not each.left]
@@ -103,7 +103,7 @@ def tenant_report(tenant: str, tier: str, sent: Sequence[Sent], begin_s: float, 
     gaps = [after - before for outcome in answered for before, after in itertools.pairwise(outcome.token_times_s)]
     targets = TIER_TARGETS.get(tier)
     judged = len(offered) - sum(each.left for each in offered)
-    ended = [each.outcome for each in sent if not each.outcome.error and begin_s <= each.outcome.ended_s <= end_s]
+    good = [each.outcome for each in sent if not each.outcome.error and each.outcome.token_times_s]
     seconds = max(1e-9, end_s - begin_s)
     return TenantReport(
         tenant=tenant,
@@ -120,10 +120,14 @@ def tenant_report(tenant: str, tier: str, sent: Sequence[Sent], begin_s: float, 
         gap_p99_ms=1e3 * quantile(gaps, 0.99) if gaps else 0.0,
         worst_gap_ms=1e3 * max(gaps, default=0.0),
         attainment=sum(targets.holds(outcome) for outcome in answered) / max(1, judged) if targets else 0.0,
-        prompt_tokens_per_s=sum(outcome.prompt_tokens for outcome in ended) / seconds,
-        output_tokens_per_s=sum(outcome.completion_tokens for outcome in ended) / seconds,
+        prompt_tokens_per_s=sum(outcome.prompt_tokens for outcome in good if begin_s <= outcome.token_times_s[0] <= end_s) / seconds,
+        output_tokens_per_s=sum(each.completion_tokens * _share_within(each.token_times_s, begin_s, end_s) for each in good) / seconds,
         errors=sorted({re.sub(r"req_\w+|\d+", "#", error)[:160] for error in errors})[:5],
     )
+
+
+def _share_within(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
+    return sum(begin_s <= time_s <= end_s for time_s in times_s) / len(times_s)
 
 
 def _quantiles(values_s: Sequence[float]) -> dict[str, float]:

@@ -33,6 +33,8 @@ class Traffic:
         self.sent: list[Sent] = []
         self.begin_s = 0.0
         self.end_s = 0.0
+        self._has_ended = False
+        """Closed loops end with the request that they are at: part of its work was done in the case's time."""
         self._case = case
         self._endpoints = endpoints
         self._rng = random.Random(f"{case.name} {seed}")
@@ -40,7 +42,7 @@ class Traffic:
         self._sizes: dict[str, Iterator[tuple[int, int]]] = {}
 
     async def run(self, on_second: OnSecond = lambda _s, _ended: None) -> None:
-        """Everything, for the case's duration and until open loops are answered."""
+        """Everything, for the case's duration and until what was sent is answered."""
         flights = [task for source in self._case.sources if isinstance(source, Flight) for task in self._start(source)]
         await asyncio.sleep(self._case.warm_s)
         self.begin_s = time.perf_counter()
@@ -48,7 +50,10 @@ class Traffic:
         streams = [asyncio.create_task(self._stream(source)) for source in self._case.sources if isinstance(source, Stream)]
         await asyncio.sleep(self._case.duration_s)
         self.end_s = time.perf_counter()
+        self._has_ended = True
         await asyncio.gather(*streams)
+        if flights:
+            await asyncio.wait(flights, timeout=self.end_s + self._case.drain_s - time.perf_counter())
         for task in (*flights, ticker):
             task.cancel()
         await asyncio.gather(*flights, ticker, return_exceptions=True)
@@ -106,7 +111,7 @@ class Traffic:
     async def _worker(self, source: Flight) -> None:
         endpoint = self._endpoints[source.tenant]
         async with Connection(endpoint) as connection:
-            while True:
+            while not self._has_ended:
                 outcome = await send(connection, endpoint, self._request(*next(self._sizes[source.tenant])), time.perf_counter())
                 self.sent.append(Sent(source.tenant, outcome, is_open=False))
                 if outcome.error:
@@ -114,7 +119,7 @@ class Traffic:
 
     async def _slow_worker(self, source: Flight) -> None:
         """Reads a stream a few bytes at a time, and begins a new one where the server ends it."""
-        while True:
+        while not self._has_ended:
             request = self._request(*next(self._sizes[source.tenant]))
             started_s = time.perf_counter()
             ended = await read_slowly(self._endpoints[source.tenant], request, source.read_bytes_per_s)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from engine.scheduling.buckets import round_to_block
-from engine.scheduling.drain import NOTHING_WAITS, Waiting
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.request import Sequence
@@ -47,7 +46,8 @@ class PlannedStep:
     predicted_s: float = 0.0
     """What 99 of 100 such steps stay below."""
     expected_s: float = 0.0
-    waiting: Waiting = NOTHING_WAITS
+    left_prompts: bool = False
+    """Prompt tokens stay behind it that no step held yet, and there is a row to compute them in."""
     token_limit_s: float | None = None
     budget_tokens: int | None = None
     """As `Draft` had them, for the ledger."""

@@ -9,28 +9,17 @@ from engine.wire import Drain
 
 MEMORY_S = 3.0
 """Of measured time: older steps are forgotten at this rate."""
+RECENT_WEIGHT = 0.05
+"""Of the newest ended row in the mean time that one is taken."""
 PRIOR_S = 0.5
 """Of measured time that the model's word is worth."""
 CONTEXT_TOKENS = 256
 """Cached tokens that a decode row of the capacity estimate reads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """What a step left waiting when it was planned."""
-
-    prompts: bool
-    """Prompt tokens that no step held yet, and rows to compute them in."""
-    rows: bool
-    """Sequences for which there was no row."""
-
-
-NOTHING_WAITS = Waiting(prompts=False, rows=False)
-
-
 @dataclass(slots=True)
 class _Rate:
-    """Units a second over recent time; older time counts less and less."""
+    """Units a second of late."""
 
     units: float = 0.0
     seconds: float = 0.0
@@ -46,37 +35,41 @@ class _Rate:
 
 
 class DrainMeter:
-    """Two rates: prompt tokens a second, learned from steps that left prompts behind, whatever they lacked, and rows coming free a
-    second, learned while rows or their pages were what was short. Where nothing waits, the first rate goes back to the model's."""
+    """Two rates. Prompt tokens a second, learned from steps that left prompts behind for another reason than that all rows were taken;
+    where no prompts could have been computed, it goes back to the model's. And rows coming free a second, by Little's law from those
+    that are taken and how long one is: rows that began together end together, so that counting ends would tell many or none."""
 
     def __init__(self, first_tokens_per_s: float) -> None:
         """`first_tokens_per_s`: by the step-time model, until something was measured; 0: unknown."""
         self._first_tokens_per_s = first_tokens_per_s
         self._tokens = _Rate(first_tokens_per_s * PRIOR_S, PRIOR_S)
-        self._rows = _Rate()
+        self._row_s = 0.0
         self._steps = _Rate()
 
-    def note_step(self, seconds: float, prefill_tokens: int, ended_rows: int, waiting: Waiting) -> None:
-        """A step took so long, host time included, and so many sequences ended with it."""
+    def note_step(self, seconds: float, prefill_tokens: int, *, left_prompts: bool) -> None:
+        """A step took so long, host time included."""
         if seconds <= 0:
             return
         self._steps.add(1, seconds)
-        if waiting.rows:
-            self._rows.add(ended_rows, seconds)
-        if waiting.prompts:
+        if left_prompts:
             self._tokens.add(prefill_tokens, seconds)
         else:
             self.note_idle(seconds)
+
+    def note_row(self, seconds: float) -> None:
+        """A sequence ended that had its row so long."""
+        self._row_s += (seconds - self._row_s) * (RECENT_WEIGHT if self._row_s else 1.0)
 
     def note_idle(self, seconds: float) -> None:
         """So long nothing waited."""
         if seconds > 0:
             self._tokens.add(self._first_tokens_per_s * seconds, seconds)
 
-    def report(self, free_rows: int, reserved_rows: int) -> Drain:
+    def report(self, taken_rows: int, free_rows: int, reserved_rows: int) -> Drain:
         """The rates now; `reserved_rows` of the free ones are for tenants that hold few."""
         step_s = 1 / self._steps.per_s if self._steps.per_s else 0.0
-        return Drain(self._tokens.per_s, self._rows.per_s, step_s, free_rows, reserved_rows)
+        rows_per_s = taken_rows / self._row_s if self._row_s else 0.0
+        return Drain(self._tokens.per_s, rows_per_s, step_s, free_rows, reserved_rows)
 
 
 def prefill_tokens_per_s(buckets: Buckets, times: StepTimes, max_step_s: float) -> float:

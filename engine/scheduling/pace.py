@@ -58,20 +58,20 @@ class Pace:
             return began_ns
         return began_ns + round(max(0.0, running.expected_s - HEAD_START_S) * 1e9)
 
-    def learn(self, step: PlannedStep, *, dispatched_ns: int, done_ns: int, ended_rows: int) -> None:
-        """The step was collected; `ended_rows` left their slots since the step before. One that was cut short says nothing of times."""
-        self._note_drain(step, dispatched_ns, done_ns, ended_rows)
+    def learn(self, step: PlannedStep, *, dispatched_ns: int, done_ns: int) -> None:
+        """The step was collected. One that was cut short says nothing of times."""
+        self._note_drain(step, dispatched_ns, done_ns)
         began_ns, self.last_done_ns = self._began_ns(dispatched_ns), done_ns
         if self._model is not None and step.interrupted_by is None:
             self._model.observe(step.plan.bucket, work_of(step.plan), (done_ns - began_ns) / 1e9 - self._moves_s(step.plan))
 
-    def _note_drain(self, step: PlannedStep, dispatched_ns: int, done_ns: int, ended_rows: int) -> None:
+    def _note_drain(self, step: PlannedStep, dispatched_ns: int, done_ns: int) -> None:
         """From the end of the step before where work was waiting then; the host's time belongs to it."""
         began_ns = self.last_done_ns if self._last_step_left_work else self._began_ns(dispatched_ns)
         self.drain.note_idle((began_ns - self.last_done_ns) / 1e9 if self.last_done_ns else 0.0)
         prefill_tokens = sum(len(chunk.tokens) for chunk in step.plan.prefills) if step.interrupted_by is None else 0
-        self.drain.note_step((done_ns - began_ns) / 1e9, prefill_tokens, ended_rows, step.waiting)
-        self._last_step_left_work = step.waiting.prompts
+        self.drain.note_step((done_ns - began_ns) / 1e9, prefill_tokens, left_prompts=step.left_prompts)
+        self._last_step_left_work = step.left_prompts
 
     def _began_ns(self, dispatched_ns: int) -> int:
         """The device takes one step after another."""

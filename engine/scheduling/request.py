@@ -69,6 +69,8 @@ class Sequence:
     """When its newest token was committed; 0 before the first."""
     first_event_sent: bool = False
     scheduled_ns: int = 0
+    row_ns: int = 0
+    """When it got the row that it has or had last."""
     cached_tokens: int = -1
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 

@@ -66,6 +66,7 @@ class Roster:
             self.memory.grow(sequence, self.tokens_to_hold(sequence))
         self._count_admission(sequence)
         self.accounts.charge_admission(sequence.submit.tenant_id)
+        sequence.row_ns = now_ns
         sequence.scheduled_ns = sequence.scheduled_ns or now_ns
 
     def preempt(self, sequence: Sequence, cause: str, taker_id: str = "") -> None:

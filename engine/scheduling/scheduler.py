@@ -17,7 +17,6 @@ from engine.errors import InvalidSequence
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.door import check_pool, check_submit, leader_of
 from engine.scheduling.draft import PlannedStep, Row
-from engine.scheduling.drain import Waiting
 from engine.scheduling.events import event_of, finish_reason
 from engine.scheduling.interrupt import Interrupts
 from engine.scheduling.lanes import final_lane, latest_start_ns
@@ -58,7 +57,6 @@ class Scheduler:
         self._last_step_was_lone = False
         self._num_arrivals = 0
         self._last_sequence_id = 0
-        self._ended_rows = 0  # since the step before
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """All tenants' policies, replacing the earlier ones. Weights and priorities count at once, targets for new sequences."""
@@ -87,7 +85,7 @@ class Scheduler:
         if sequence.wants_prompt_logprobs:
             self._lone[submit.sequence_id] = None
         self._settle_lane(sequence)
-        self.accounts.enter(submit.tenant_id)
+        self.accounts.enter(submit.tenant_id, submit.received_ns)
         self.accounts.note_tokens(submit.tenant_id, sequence.prompt_tokens, submit.received_ns)
         self._roster.enqueue(sequence)
         self._interrupts.note_arrival(sequence)
@@ -144,7 +142,7 @@ class Scheduler:
         self._num_steps += 1
         self._last_step_was_lone = draft.lone
         self._roster.counters.pad_tokens += pad_tokens_of(step)
-        step = replace(self._pace.foretold(step), waiting=self._waiting(has_prefills=bool(draft.prefills)))
+        step = replace(self._pace.foretold(step), left_prompts=self._leaves_prompts())
         self._in_flight.append(step)
         self._roster.queue.note_step(step.rows)
         for row in step.rows:
@@ -264,7 +262,7 @@ class Scheduler:
             compiles_after_ready=compiles_after_ready,
             step_model_error_ratio=self._pace.error_ratio,
             accounts=self.accounts,
-            drain=self._pace.drain.report(self._roster.num_free_slots, self._reserved_rows),
+            drain=self._pace.drain.report(len(self._roster.running), self._roster.num_free_slots, self._reserved_rows),
         )
 
     def record(self, plan: StepPlan, *, planned_ns: int, dispatched_ns: int, done_ns: int, committed_ns: int) -> StepRecord:
@@ -284,8 +282,7 @@ class Scheduler:
     def learn(self, plan: StepPlan, *, dispatched_ns: int, done_ns: int) -> None:
         """What the step committed last says about times: to the step-time model, and to the rates of waiting work. Part of `record`."""
         assert self._committed is not None, "learn belongs behind commit"
-        self._pace.learn(self._committed, dispatched_ns=dispatched_ns, done_ns=done_ns, ended_rows=self._ended_rows)
-        self._ended_rows = 0
+        self._pace.learn(self._committed, dispatched_ns=dispatched_ns, done_ns=done_ns)
 
     def repeat(self, times: StepTimes, now_ns: int, until_ns: int, token_of: TokenOf) -> Repeated:
         """For the simulator, right after a step was committed and learned: plan, run and commit steps of decodes, as long as nothing
@@ -318,16 +315,15 @@ class Scheduler:
 
     @property
     def _reserved_rows(self) -> int:
-        return self._roster.shares.reserved_rows if self._roster.queue.is_fair and self.accounts.others_may_come else 0
+        return self._roster.shares.reserved_rows if self._roster.queue.is_fair else 0
 
-    def _waiting(self, *, has_prefills: bool) -> Waiting:
-        """What waits behind the step just planned, and for what: rows or their pages, or a place in a step."""
-        queued = len(self._roster.queue) > 0
-        rows = queued and (not has_prefills or self._roster.num_free_slots <= self._reserved_rows)
-        return Waiting(prompts=queued or any(sequence.uncomputed_tokens for sequence in self._roster.running), rows=rows)
+    def _leaves_prompts(self) -> bool:
+        queued = len(self._roster.queue) > 0 and self._roster.num_free_slots > self._reserved_rows
+        return queued or any(sequence.uncomputed_tokens for sequence in self._roster.running)
 
     def _end(self, sequence: Sequence) -> None:
-        self._ended_rows += sequence.slot >= 0
+        if sequence.slot >= 0 and sequence.last_token_ns > sequence.row_ns:
+            self._pace.drain.note_row((sequence.last_token_ns - sequence.row_ns) / 1e9)
         del self._sequences[sequence.sequence_id]
         self._lone.pop(sequence.sequence_id, None)
         sequence.has_ended, sequence.leader = True, None

@@ -6,7 +6,7 @@ from engine.scheduling.request import Sequence
 from engine.scheduling.tenants import Accounts
 
 RESERVED_PART = 8
-"""One row of so many, and one page of so many, is kept for tenants that have few."""
+"""One row of so many, and one page of so many, is kept for tenants that have few: of rows only one where nobody else came lately."""
 BATCH_LEAVES_PART = 16
 """A batch sequence starts only where one page of so many is left for interactive work that is there."""
 
@@ -19,13 +19,18 @@ class Shares:
         self._accounts = accounts
         self._memory = memory
         self._running = running
-        self.reserved_rows = max(1, limits.max_num_seqs // RESERVED_PART) if limits.max_num_seqs > 1 else 0
-        """For tenants that hold fewer."""
+
+    @property
+    def reserved_rows(self) -> int:
+        """For tenants that hold fewer. None where there are no other tenants."""
+        if self._limits.max_num_seqs == 1 or not self._accounts.others_may_come:
+            return 0
+        return max(1, self._limits.max_num_seqs // RESERVED_PART) if self._accounts.others_came_lately else 1
 
     def has_row(self, tenant_id: str, free_rows: int) -> bool:
-        """The last rows are for tenants that hold few, as long as there are other tenants."""
-        if not self._accounts.others_may_come or free_rows > self.reserved_rows:
-            return free_rows > 0
+        """The last rows are for tenants that hold few."""
+        if free_rows > self.reserved_rows:
+            return True
         return free_rows > 0 and self._memory.pool.holdings.of(tenant_id).sequences < self.reserved_rows
 
     def pages_kept_back(self, sequence: Sequence) -> int:

@@ -11,6 +11,8 @@ from engine.scheduling.draft import Row
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS
 from engine.wire import TenantPolicy
 
+LATELY_NS = 60_000_000_000
+"""A tenant whose last request is older may come back, but nobody counts with several of its requests at once."""
 KV_READS_PER_TOKEN = 512
 """Reading so many cached tokens costs about as much as computing one."""
 
@@ -49,6 +51,10 @@ class Accounts:
         self._accounts: dict[str, Account] = {}
         self._num_seen = 0
         self._last_waiting: Account | None = None
+        self._last_came = ("", 0)
+        """The tenant whose request came last, and when;"""
+        self._other_came_ns: int | None = None
+        """when one of any other tenant did."""
         self._active_weight: float | None = None
         """Sum over tenants with live sequences; None: to be summed anew."""
 
@@ -75,13 +81,21 @@ class Accounts:
         """Somebody else than one tenant is known: keep room for it."""
         return len(self._accounts) > 1
 
+    @property
+    def others_came_lately(self) -> bool:
+        """Requests of more than one tenant came in about a minute."""
+        return self._other_came_ns is not None and self._last_came[1] - self._other_came_ns < LATELY_NS
+
     def active(self) -> Iterable[tuple[str, Account]]:
         """Tenants with live sequences."""
         return ((name, account) for name, account in self._accounts.items() if account.live)
 
-    def enter(self, tenant_id: str) -> None:
+    def enter(self, tenant_id: str, now_ns: int) -> None:
         """A sequence came."""
         account = self.of(tenant_id)
+        if tenant_id != self._last_came[0]:
+            self._other_came_ns = self._last_came[1] if self._last_came[0] else None
+        self._last_came = tenant_id, now_ns
         account.live += 1
         if account.live == 1:
             self._active_weight = None

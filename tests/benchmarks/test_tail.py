@@ -102,6 +102,15 @@ def test_capacity_is_how_fast_a_backlog_of_the_mix_is_worked_off():
         machine_room.rate_of_backlog(msgspec.structs.replace(report, tenants={"t": lost}))
 
 
+def test_tokens_count_when_they_come_and_a_prompt_with_its_first():
+    """Requests that began before the window or end behind it count with the part of their work that was done in it."""
+    before, across, behind = ([start + number for number in range(4)] for start in (-2.0, 8.0, 20.0))
+    sent = [Sent("a", Outcome(0.0, 0.0, times, times[-1], 100, 40), is_open=False) for times in (before, across, behind)]
+    found = tenant_report("a", "standard", sent, 0.0, 9.5)
+    assert found.prompt_tokens_per_s == pytest.approx(100 / 9.5)
+    assert found.output_tokens_per_s == pytest.approx((20 + 20) / 9.5)
+
+
 def test_the_busiest_tenants_of_a_replay_are_the_standard_ones():
     rows = [TraceRow(0, "busy", 1, 1)] * 6 + [TraceRow(0, "calm", 1, 1)] * 3 + [TraceRow(0, "rare", 1, 1)]
     assert replay.tiers_of(rows) == {"busy": "standard", "calm": "interactive", "rare": "interactive"}

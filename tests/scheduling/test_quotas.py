@@ -42,6 +42,20 @@ def test_a_reserve_keeps_a_cached_prefix_through_anothers_flood(enabled: bool, c
     assert driver.outcomes[2].events[0].cached_tokens == cached
 
 
+@pytest.mark.parametrize(("others", "most_rows"), [((), 16), (("b",), 15), (("b", "b came"), 14)])
+def test_the_last_rows_are_for_others_one_where_none_came_lately(others: tuple[str, ...], most_rows: int) -> None:
+    driver = driver_of(max_num_seqs=16, num_pages=400, policies=tuple(TenantPolicy(tenant_id=name) for name in ("a", *others[:1])))
+    if "b came" in others:
+        submit(driver, 1, "b", 8, 1)
+        driver.run(overlap=True)
+    for number in range(100, 120):
+        submit(driver, number, "a", 8, 40)
+    for _ in range(20):
+        driver.start_step()
+        driver.finish_step()
+    assert len(driver.scheduler._roster.running) == most_rows
+
+
 def test_a_reserve_that_nobody_uses_stays_free_for_its_tenants_next_request() -> None:
     driver = driver_of(max_num_seqs=16)
     driver.scheduler.set_policies((TenantPolicy(tenant_id="a", kv_reserve_ratio=0.3), TenantPolicy(tenant_id="b")))

@@ -73,12 +73,27 @@ def test_requests_are_the_unit_of_turns() -> None:
 
 def test_a_tenant_that_is_gone_keeps_its_account_only_while_it_has_sequences() -> None:
     accounts = Accounts()
-    accounts.enter("a")
+    accounts.enter("a", 0)
     accounts.set_policies([TenantPolicy(tenant_id="b")])
     assert accounts.others_may_come
     accounts.leave("a")
     accounts.set_policies([TenantPolicy(tenant_id="b")])
     assert not accounts.others_may_come
+
+
+def test_others_came_lately_where_requests_of_two_tenants_came_within_a_minute() -> None:
+    accounts, minute_ns = Accounts(), 60_000_000_000
+    for tenant_id, at_ns, came in (
+        ("a", 5, False),
+        ("a", 6, False),
+        ("b", 7, True),
+        ("b", 6 + minute_ns - 1, True),
+        ("b", 6 + minute_ns, False),
+        ("a", 7 + minute_ns, True),
+        ("a", 6 + 2 * minute_ns, False),
+    ):
+        accounts.enter(tenant_id, at_ns)
+        assert accounts.others_came_lately is came, (tenant_id, at_ns)
 
 
 # ---- lanes ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ POLICIES = {"default": (), "fcfs": FCFS}
 
 
 def cases(setup: Setup) -> Sequence[Case]:
-    flight = Flight(tenant="only", tier="standard", in_flight=32, sizes=((110, 128),))
+    flight = Flight(
+        tenant="only", tier="standard", in_flight=32, sizes=((110, 128), (110, 96), (110, 160)), overrides={"queue_ttl_ms": None}
+    )  # nobody is refused, and answers of different lengths do not all end together
     return [
         Case(name=f"{policy}-{turn}", sources=(flight,), duration_s=setup.seconds(25), flags=flags, warm_s=8)
         for turn in range(ROUNDS)
