@@ -6,7 +6,7 @@ from engine.scheduling.request import Sequence
 from engine.scheduling.tenants import Accounts
 
 RESERVED_PART = 8
-"""One row of so many, and one page of so many, is kept for tenants that have few: of rows only one where nobody else came lately."""
+"""One row of so many, and one page of so many, is kept for tenants that have few; but of rows no more than others had at once lately."""
 BATCH_LEAVES_PART = 16
 """A batch sequence starts only where one page of so many is left for interactive work that is there."""
 
@@ -25,7 +25,7 @@ class Shares:
         """For tenants that hold fewer. None where there are no other tenants."""
         if self._limits.max_num_seqs == 1 or not self._accounts.others_may_come:
             return 0
-        return max(1, self._limits.max_num_seqs // RESERVED_PART) if self._accounts.others_came_lately else 1
+        return max(1, min(self._limits.max_num_seqs // RESERVED_PART, self._accounts.others_at_once))
 
     def has_row(self, tenant_id: str, free_rows: int) -> bool:
         """The last rows are for tenants that hold few."""

@@ -12,7 +12,7 @@ from engine.scheduling.plan import QUERY_BLOCK_TOKENS
 from engine.wire import TenantPolicy
 
 LATELY_NS = 60_000_000_000
-"""A tenant whose last request is older may come back, but nobody counts with several of its requests at once."""
+"""What a tenant had at once is remembered as long as no more time goes by between two of its requests."""
 KV_READS_PER_TOKEN = 512
 """Reading so many cached tokens costs about as much as computing one."""
 
@@ -43,6 +43,14 @@ class Account:
     """Prompts as they came, outputs as they ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Lately:
+    peak: int
+    """Most live sequences at once."""
+    came_ns: int
+    """When its last request came."""
+
+
 class Accounts:
     """All tenants' counters. `unit`: charge tokens (VTC), or one a request admitted (weighted round robin)."""
 
@@ -51,10 +59,10 @@ class Accounts:
         self._accounts: dict[str, Account] = {}
         self._num_seen = 0
         self._last_waiting: Account | None = None
-        self._last_came = ("", 0)
-        """The tenant whose request came last, and when;"""
-        self._other_came_ns: int | None = None
-        """when one of any other tenant did."""
+        self._lately: dict[str, _Lately] = {}
+        """Tenants by when their last request came."""
+        self.others_at_once = 0
+        """Sequences that all tenants but the one with most of them had at once lately, each at its own time."""
         self._active_weight: float | None = None
         """Sum over tenants with live sequences; None: to be summed anew."""
 
@@ -81,11 +89,6 @@ class Accounts:
         """Somebody else than one tenant is known: keep room for it."""
         return len(self._accounts) > 1
 
-    @property
-    def others_came_lately(self) -> bool:
-        """Requests of more than one tenant came in about a minute."""
-        return self._other_came_ns is not None and self._last_came[1] - self._other_came_ns < LATELY_NS
-
     def active(self) -> Iterable[tuple[str, Account]]:
         """Tenants with live sequences."""
         return ((name, account) for name, account in self._accounts.items() if account.live)
@@ -93,10 +96,13 @@ class Accounts:
     def enter(self, tenant_id: str, now_ns: int) -> None:
         """A sequence came."""
         account = self.of(tenant_id)
-        if tenant_id != self._last_came[0]:
-            self._other_came_ns = self._last_came[1] if self._last_came[0] else None
-        self._last_came = tenant_id, now_ns
         account.live += 1
+        lately = self._lately.pop(tenant_id, None)
+        self._lately[tenant_id] = _Lately(max(account.live, lately.peak if lately else 0), now_ns)
+        while self._lately[first := next(iter(self._lately))].came_ns <= now_ns - LATELY_NS:
+            del self._lately[first]
+        peaks = [each.peak for each in self._lately.values()]
+        self.others_at_once = sum(peaks) - max(peaks)
         if account.live == 1:
             self._active_weight = None
 

@@ -42,12 +42,15 @@ def test_a_reserve_keeps_a_cached_prefix_through_anothers_flood(enabled: bool, c
     assert driver.outcomes[2].events[0].cached_tokens == cached
 
 
-@pytest.mark.parametrize(("others", "most_rows"), [((), 16), (("b",), 15), (("b", "b came"), 14)])
-def test_the_last_rows_are_for_others_one_where_none_came_lately(others: tuple[str, ...], most_rows: int) -> None:
-    driver = driver_of(max_num_seqs=16, num_pages=400, policies=tuple(TenantPolicy(tenant_id=name) for name in ("a", *others[:1])))
-    if "b came" in others:
-        submit(driver, 1, "b", 8, 1)
-        driver.run(overlap=True)
+@pytest.mark.parametrize(
+    ("tenants", "had_at_once", "most_rows"), [("a", 0, 16), ("ab", 0, 15), ("ab", 1, 15), ("ab", 2, 14), ("ab", 3, 14)]
+)
+def test_the_last_rows_are_for_others_as_many_as_they_had_lately(tenants: str, had_at_once: int, most_rows: int) -> None:
+    """Of sixteen at most two."""
+    driver = driver_of(max_num_seqs=16, num_pages=400, policies=tuple(TenantPolicy(tenant_id=name) for name in tenants))
+    for number in range(had_at_once):
+        submit(driver, number, "b", 8, 1)
+    driver.run(overlap=True)
     for number in range(100, 120):
         submit(driver, number, "a", 8, 40)
     for _ in range(20):

@@ -81,19 +81,16 @@ def test_a_tenant_that_is_gone_keeps_its_account_only_while_it_has_sequences() -
     assert not accounts.others_may_come
 
 
-def test_others_came_lately_where_requests_of_two_tenants_came_within_a_minute() -> None:
+def test_what_others_had_at_once_is_remembered_while_they_keep_coming() -> None:
     accounts, minute_ns = Accounts(), 60_000_000_000
-    for tenant_id, at_ns, came in (
-        ("a", 5, False),
-        ("a", 6, False),
-        ("b", 7, True),
-        ("b", 6 + minute_ns - 1, True),
-        ("b", 6 + minute_ns, False),
-        ("a", 7 + minute_ns, True),
-        ("a", 6 + 2 * minute_ns, False),
-    ):
+    for tenant_id, at_ns, others in (("a", 5, 0), ("a", 6, 0), ("b", 7, 1), ("b", 8, 2), ("b", 9, 2), ("c", 10, 3)):
         accounts.enter(tenant_id, at_ns)
-        assert accounts.others_came_lately is came, (tenant_id, at_ns)
+        assert accounts.others_at_once == others, (tenant_id, at_ns)
+    accounts.leave("b")
+    accounts.enter("b", minute_ns)
+    assert accounts.others_at_once == 3, "it had three at once"
+    accounts.enter("c", 9 + minute_ns)
+    assert accounts.others_at_once == 2, "nothing came from a for a minute"
 
 
 # ---- lanes ----------------------------------------------------------------------------------------------------------
