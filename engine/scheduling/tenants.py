@@ -2,7 +2,7 @@
 Models", OSDI 2024. Whoever has the smallest counter goes first; a counter rises by work over weight when work is planned.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,6 +65,9 @@ class Accounts:
         """Sequences that all tenants but the one with most of them had at once lately, each at its own time."""
         self._active_weight: float | None = None
         """Sum over tenants with live sequences; None: to be summed anew."""
+        self._waiting: dict[str, Account] = {}
+        """Those with sequences that wait for a slot."""
+        self._has_contracts = False
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """Replace all; a tenant that is not among them keeps its account while it has sequences."""
@@ -75,6 +78,7 @@ class Accounts:
                 del self._accounts[name]
         for name, policy in by_name.items():
             self.of(name).policy = policy
+        self._has_contracts = any(account.policy.committed_tpm is not None for account in self._accounts.values())
 
     def of(self, tenant_id: str) -> Account:
         """The tenant's account; one of default policy where nothing is known of it."""
@@ -113,6 +117,10 @@ class Accounts:
         if not account.live:
             self._active_weight = None
 
+    def waiting(self) -> Collection[Account]:
+        """Of tenants with sequences that wait for a slot."""
+        return self._waiting.values()
+
     def note_tokens(self, tenant_id: str, tokens: int, now_ns: int) -> None:
         """A prompt came, or an output ended."""
         self.of(tenant_id).minute_tokens.add(tokens, now_ns)
@@ -123,12 +131,19 @@ class Accounts:
         committed = account.policy.committed_tpm
         return committed is None or account.minute_tokens.at(now_ns) <= committed
 
+    def outside_contract(self, tenant_ids: Iterable[str], now_ns: int) -> Collection[str]:
+        """Those of them that are not inside it."""
+        if not self._has_contracts:
+            return ()
+        return [name for name in dict.fromkeys(tenant_ids) if not self.is_in_contract(name, now_ns)]
+
     def join(self, tenant_id: str) -> None:
         """A sequence waits for a slot. A tenant that had none waiting is lifted to the least served of those that have, or to
         whoever was the last to have: time without demand earns no credit."""
         account = self.of(tenant_id)
         if not account.waiting:
             self._lift(account)
+            self._waiting[tenant_id] = account
         account.waiting += 1
 
     def part(self, tenant_id: str) -> None:
@@ -137,6 +152,7 @@ class Accounts:
         account.waiting -= 1
         if not account.waiting:
             self._last_waiting = account
+            del self._waiting[tenant_id]
 
     def charge(self, row: Row) -> None:
         """The row was planned."""
@@ -163,7 +179,7 @@ class Accounts:
     def debt(self, tenant_id: str) -> float:
         """How much more the tenant was served than the least served one that waits, in virtual tokens over weight."""
         counter = self.of(tenant_id).counter
-        return counter - min((account.counter for account in self._accounts.values() if account.waiting), default=counter)
+        return counter - min([account.counter for account in self._waiting.values()], default=counter)
 
     def share(self, tenant_id: str) -> float:
         """The tenant's weight among the active ones, it included."""
@@ -174,7 +190,7 @@ class Accounts:
 
     def _lift(self, account: Account) -> None:
         last = self._last_waiting.counter if self._last_waiting is not None else 0.0
-        floor = min((other.counter for other in self._accounts.values() if other.waiting), default=last)
+        floor = min([other.counter for other in self._waiting.values()], default=last)
         lift = max(0.0, floor - account.counter)
         account.counter += lift
         account.lifted += lift
