@@ -145,11 +145,11 @@ class LendsReserves(Scheduler):
 
 
 class PreemptsTheYoungest(Scheduler):
-    """Whatever its lane."""
+    """Whatever its lane, for whoever waits."""
 
     def __init__(self, limits, **rest) -> None:
         super().__init__(limits, **rest)
-        self._roster.shares.by_claim = lambda: list(self._roster.running)  # type: ignore[method-assign]
+        self._roster.victim_for = lambda first, is_within_share: self._roster.youngest()  # type: ignore[method-assign]
 
 
 class AdmitsOneAStep(Scheduler):

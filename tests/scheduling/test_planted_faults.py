@@ -38,7 +38,7 @@ class Property:
         """Raises what the first example raises that breaks it."""
 
         @settings(
-            max_examples=100,
+            max_examples=400,
             phases=(Phase.generate,),
             derandomize=True,
             database=None,
