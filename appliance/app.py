@@ -65,6 +65,7 @@ def create_app(parts: Parts) -> "Envelope":
     """All routes: inference, system, admin where given, and their description under /schema."""
     provided: dict[str, Any] = {
         "inference": parts.inference,
+        "doorstep": parts.inference.doorstep,
         "health": parts.health,
         "telemetry": parts.telemetry,
         "directory": parts.directory,
@@ -172,12 +173,12 @@ class Envelope:
 
 
 class _BodyInTime:
-    """`receive`, which gives a request's body only so many seconds to arrive."""
+    """`receive`, which gives a request's body only so many seconds to arrive, from when somebody begins to read it."""
 
     def __init__(self, receive: Receive, deadline_s: float) -> None:
         self._receive = receive
         self._deadline_s = deadline_s
-        self._due_s = asyncio.get_running_loop().time() + deadline_s
+        self._due_s: float | None = None
         self._is_whole = False
 
     async def __call__(self) -> Any:
@@ -185,6 +186,8 @@ class _BodyInTime:
         if self._is_whole:
             return await self._receive()  # from now on it tells whether the client is still there
         try:
+            if self._due_s is None:
+                self._due_s = asyncio.get_running_loop().time() + self._deadline_s
             async with asyncio.timeout_at(self._due_s):
                 message = await self._receive()
         except TimeoutError as error:

@@ -41,6 +41,7 @@ from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.cancelling import Canceller, RequestController
+from appliance.domain.inference.doorstep import Doorstep
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LaneRules
 from appliance.domain.peers.registry import Peers
@@ -279,6 +280,7 @@ def _build(
         clocks,
         random.Random(),
         patience,
+        Doorstep(settings.refusals_per_s, settings.max_body_bytes, gate.require_open),
         LaneRules(fast_prompt_tokens=settings.engine.fast_prompt_tokens, one_engine=engine_of["fast"] == engine_of["slow"]),
         share=peers.share,
         logs_prompts=settings.log_prompts,

@@ -62,6 +62,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest request body; a longer one is refused with 413 before it is read."""
     body_deadline_s: Annotated[float, msgspec.Meta(ge=0.1)] = 30.0
     """Seconds a request's body may take to arrive; then it is answered 408."""
+    refusals_per_s: Annotated[float, msgspec.Meta(ge=0)] = 50.0
+    """Refusals a second that a tenant gets at once (two seconds' worth of them in a burst; a long body counts as several). Beyond them its
+    requests wait at the door, unread. 0: all are answered at once, however many."""
     max_queue_depth: Count = 1024
     """Most requests waiting for a row over all tenants; the next one is answered 503, whatever was predicted."""
     admission: bool = True

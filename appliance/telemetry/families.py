@@ -18,7 +18,7 @@ LANES = (*wire.LANES, "none")
 """`none`: refused before a lane was proposed."""
 OUTCOMES = ("completed", "rejected", "cancelled", "expired", "failed")
 REJECTIONS = (
-    "rate_requests", "rate_tokens", "concurrency", "budget", "predicted_late", "queue_full", "queue_timeout", "too_long",
+    "rate_requests", "rate_tokens", "concurrency", "budget", "predicted_late", "queue_full", "queue_timeout", "refused_often", "too_long",
     "warming_up", "draining", "engine_down", "invalid",
 )  # fmt: skip
 SHADOW_REASONS = ("rate_requests", "rate_tokens", "concurrency", "budget", "predicted_late", "queue_full", "queue_timeout", "too_long")
@@ -76,6 +76,12 @@ CANCELLED = Family(
 )
 PAUSES = Family("backpressure_pauses", "counter", "Times a stream was paused until its reader had caught up.", REQUEST_LABELS)
 PAUSED_SECONDS = Family("backpressure_seconds", "counter", "How long streams were paused for their readers.", REQUEST_LABELS)
+HOLDS = Family(
+    "door_holds", "counter",
+    "Requests that stood at the door before their body was read: many of their tenant's had been refused, or its long bodies had no room.",
+    REQUEST_LABELS,
+)  # fmt: skip
+HELD_SECONDS = Family("door_hold_seconds", "counter", "How long requests stood at the door.", REQUEST_LABELS)
 TOKENS = Family(
     "tokens",
     "counter",
@@ -213,8 +219,9 @@ MISMATCHES = Family(
 )
 
 FAMILIES = (
-    REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT, QUEUE_WAIT, PREFILL,
-    DECODE, STREAM_WRITE, REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS, TENANT_KV_PAGES, TENANT_KV_LIMIT, LIMIT_USE,
+    REQUESTS, REJECTED, SHADOWED, CANCELLED, PAUSES, PAUSED_SECONDS, HOLDS, HELD_SECONDS, TOKENS, TTFT, INTER_TOKEN, TPOT,
+    QUEUE_WAIT, PREFILL, DECODE, STREAM_WRITE,
+    REQUEST, LANE_TTFT, LANE_INTER_TOKEN, DEVICE_SECONDS, TENANT_KV_PAGES, TENANT_KV_LIMIT, LIMIT_USE,
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,

@@ -55,8 +55,10 @@ class History:
             family.note(series, self._next)
 
     def seal(self, time_ms: int) -> None:
-        """The sample is whole, and was taken at this time."""
+        """The sample is whole, and was taken at this time. A clock that was set back takes along what was sampled before."""
         with self._lock:
+            if (ahead_ms := self.newest_ms - time_ms) >= 0:
+                self._times_ms = deque(each - ahead_ms - 1 for each in self._times_ms)
             for family in self._families.values():
                 family.end_unseen(self._next)
             self._times_ms.append(time_ms)

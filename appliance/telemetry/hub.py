@@ -240,6 +240,7 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
         "cached_tokens": report.cached_tokens,
         "generated_tokens": report.generated_tokens,
         "billed_tokens": None if billed == report.prompt_tokens + report.generated_tokens else billed,
+        "held_ms": round(report.held_ns / 1e6, 3) if report.held_ns else None,
         **pieces,
         "ttft_ms": ms(report.received_ns, report.first_sent_ns),
         "total_ms": ms(report.received_ns, report.ended_ns),

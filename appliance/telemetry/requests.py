@@ -73,6 +73,8 @@ class RequestReport:
     """Of the output that ran longest, as `first_token_ns` and `last_token_ns`."""
     worst_gap_s: float = 0.0
     """Longest wait between two tokens of one output that its reader did not make, or for a next one that never came."""
+    held_ns: int = 0
+    """How long it stood at the door before anything of its body was read."""
     read_ns: int = 0
     """The body was there."""
     tokenized_ns: int = 0
@@ -123,6 +125,8 @@ class _Counters:
         self.shadowed = {value: metrics.shadow_rejections.labels(*labels, value) for value in f.SHADOW_REASONS}
         self.pauses = metrics.pauses.labels(*labels)
         self.paused_s = metrics.paused_s.labels(*labels)
+        self.holds = metrics.holds.labels(*labels)
+        self.held_s = metrics.held_s.labels(*labels)
         self.tokens = {value: metrics.tokens.labels(*labels, value) for value in f.DIRECTIONS}
         self.cancellation = {(s, c): metrics.cancellations.labels(*labels, s, c) for s in f.STAGES for c in f.CAUSES}
 
@@ -151,6 +155,8 @@ class RequestMetrics:
         self.cancellations = counter(registry, f.CANCELLED)
         self.pauses = counter(registry, f.PAUSES)
         self.paused_s = counter(registry, f.PAUSED_SECONDS)
+        self.holds = counter(registry, f.HOLDS)
+        self.held_s = counter(registry, f.HELD_SECONDS)
         self.tokens = counter(registry, f.TOKENS)
         self.ttft = histogram(registry, f.TTFT)
         self.inter_token = histogram(registry, f.INTER_TOKEN)
@@ -171,9 +177,16 @@ class RequestMetrics:
     @property
     def metrics(self) -> tuple[Counter | Histogram, ...]:
         """All of them, in the order they are shown."""
-        counters = (self.requests, self.rejections, self.shadow_rejections, self.cancellations, self.pauses, self.paused_s, self.tokens)
         return (
-            *counters,
+            self.requests,
+            self.rejections,
+            self.shadow_rejections,
+            self.cancellations,
+            self.pauses,
+            self.paused_s,
+            self.holds,
+            self.held_s,
+            self.tokens,
             self.ttft,
             self.inter_token,
             self.tpot,
@@ -225,6 +238,9 @@ class RequestMetrics:
             counters.rejection[report.rejection].inc()
         if report.shadowed:
             counters.shadowed[report.shadowed].inc()
+        if report.held_ns:
+            counters.holds.inc()
+            counters.held_s.inc(report.held_ns / 1e9)
         if report.outcome is Outcome.REJECTED:
             return
         if report.cause:

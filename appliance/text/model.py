@@ -21,27 +21,28 @@ NO_TEMPLATE = "this model has no chat template: send a prompt to /v1/completions
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """The control plane's half of a model."""
+    """The control plane's half of a model. Who encodes may say how many tokens it can use: a text that surely has more raises
+    `TextTooLong`, and only its beginning is looked at."""
 
     card: ModelCard
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
-    async def encode_prompt(self, text: str) -> tuple[int, ...]:
+    async def encode_prompt(self, text: str, most_tokens: int | None = None) -> tuple[int, ...]:
         """Token ids of a bare prompt."""
-        return await self.tokenizer.encode_async(text, add_bos=self.card.add_bos)
+        return await self.tokenizer.encode_async(text, add_bos=self.card.add_bos, most_tokens=most_tokens)
 
-    async def encode_prompts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Token ids of each of several bare prompts."""
+    async def encode_prompts(self, texts: Sequence[str], most_tokens: int | None = None) -> list[tuple[int, ...]]:
+        """Token ids of each of several bare prompts; `most_tokens` is of each."""
 
         def encode() -> list[tuple[int, ...]]:
-            return [self.tokenizer.encode(text, add_bos=self.card.add_bos) for text in texts]
+            return [self.tokenizer.encode(text, add_bos=self.card.add_bos, most_tokens=most_tokens) for text in texts]
 
         if sum(map(len, texts)) <= LONG_TEXT_CHARS:
             return encode()
         return await asyncio.to_thread(encode)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], most_tokens: int | None = None) -> tuple[int, ...]:
         """Token ids of a conversation up to where the assistant speaks; the template writes its own bos.
 
         Raises:
@@ -49,12 +50,12 @@ class TextModel:
         """
         num_chars = sum(len(message["content"]) for message in messages) + len(messages) * MESSAGE_CHARS
         if num_chars <= LONG_TEXT_CHARS:
-            return self.encode_chat_now(messages)
-        return await asyncio.to_thread(self.encode_chat_now, messages)
+            return self.encode_chat_now(messages, most_tokens)
+        return await asyncio.to_thread(self.encode_chat_now, messages, most_tokens)
 
-    def encode_chat_now(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    def encode_chat_now(self, messages: Sequence[Mapping[str, Any]], most_tokens: int | None = None) -> tuple[int, ...]:
         """As `encode_chat`, at once: not for the event loop."""
-        return self.tokenizer.encode(self._render(messages), add_bos=False)
+        return self.tokenizer.encode(self._render(messages), add_bos=False, most_tokens=most_tokens)
 
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         if self.template is None:

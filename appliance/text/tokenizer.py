@@ -1,6 +1,7 @@
 """Text to token ids and token ids to bytes, from the `tokenizer.json` that the engine exports.
 
 UnsupportedTokenizer     tokens of this file can not be turned into bytes one by one
+TextTooLong              a text has more tokens than may be used
 """
 
 import asyncio
@@ -14,12 +15,28 @@ import tokenizers
 LONG_TEXT_CHARS = 2_000
 """Longer texts are encoded in a worker thread: at about 1 microsecond a character, streams would feel the pause."""
 
+HEAD_CHARS_PER_TOKEN = 8
+"""A text with more characters for each token that may be used is hardly ever short enough: its beginning is looked at first."""
+HEAD_GROWTH = 4
+"""Where the beginning was short enough, one so many times as long is looked at, and so on."""
+SURELY_MORE, SURELY_MORE_TOKENS = 1.1, 16
+"""Where a beginning is cut off, its last tokens may be others than in the whole text: it has to be longer by a tenth and so many."""
+
 SPACE_MARK = "\u2581"
 """How SentencePiece vocabularies write a space."""
 
 
 class UnsupportedTokenizer(Exception):
     """The tokenizer's decoder is of a kind whose tokens have no bytes of their own; the message names it."""
+
+
+class TextTooLong(Exception):
+    """A text has more tokens than may be used: its first `num_chars` characters alone have `num_tokens`."""
+
+    def __init__(self, num_chars: int, num_tokens: int) -> None:
+        super().__init__(f"{num_tokens} tokens in the first {num_chars} characters")
+        self.num_chars = num_chars
+        self.num_tokens = num_tokens
 
 
 class _AddedToken(msgspec.Struct):
@@ -46,18 +63,38 @@ class Tokenizer:
         self._token_texts = token_texts
         self.token_bytes = token_bytes
         """Bytes by token id; empty for special tokens, which are no text."""
+        self.most_chars_per_token = max(map(len, (*token_bytes, *token_texts)), default=0)
+        """No text has more on average."""
 
-    def encode(self, text: str, *, add_bos: bool) -> tuple[int, ...]:
-        """Token ids of a text. Markers of special tokens inside it become those tokens."""
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)  # `encode` would hold the GIL
-        ids = tuple(encoding.ids)
+    def encode(self, text: str, *, add_bos: bool, most_tokens: int | None = None) -> tuple[int, ...]:
+        """Token ids of a text. Markers of special tokens inside it become those tokens.
+
+        Raises:
+            TextTooLong: it surely has more than `most_tokens`, as its beginning tells, and the rest was not looked at. One that has hardly
+                more is encoded to its end.
+        """
+        if most_tokens is not None:
+            self._refuse_long(text, most_tokens)
+        ids = self._ids(text)
         return self._bos + ids if add_bos else ids
 
-    async def encode_async(self, text: str, *, add_bos: bool) -> tuple[int, ...]:
+    def _refuse_long(self, text: str, most_tokens: int) -> None:
+        num_chars = HEAD_CHARS_PER_TOKEN * most_tokens
+        while num_chars < len(text):
+            num_tokens = len(self._ids(text[:num_chars]))
+            if num_tokens > SURELY_MORE * most_tokens + SURELY_MORE_TOKENS:
+                raise TextTooLong(num_chars, num_tokens)
+            num_chars *= HEAD_GROWTH
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)  # `encode` would hold the GIL
+        return tuple(encoding.ids)
+
+    async def encode_async(self, text: str, *, add_bos: bool, most_tokens: int | None = None) -> tuple[int, ...]:
         """As `encode`; a long text does not hold up the event loop."""
         if len(text) <= LONG_TEXT_CHARS:
-            return self.encode(text, add_bos=add_bos)
-        return await asyncio.to_thread(self.encode, text, add_bos=add_bos)
+            return self.encode(text, add_bos=add_bos, most_tokens=most_tokens)
+        return await asyncio.to_thread(self.encode, text, add_bos=add_bos, most_tokens=most_tokens)
 
     def token_text(self, token_id: int) -> str:
         """One token as people read it, special tokens by their name; half characters show as U+FFFD."""

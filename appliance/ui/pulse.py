@@ -87,10 +87,13 @@ class Pulse:
         pages = max(1, load.pages_free + load.pages_used + load.pages_cached) if load else 1
         p50_s, p99_s = self._ttft()
         self._number += 1
+        at_s = round(self._wall_s())
+        if self._points and at_s < self._points[-1].at_s:
+            self._points.clear()  # the clock was set back: no chart runs backwards
         self._points.append(
             Point(
                 number=self._number,
-                at_s=round(self._wall_s()),
+                at_s=at_s,
                 prefill_tokens_per_s=max(0, tokens["prefill"] - self._tokens["prefill"]) / passed_s,
                 decode_tokens_per_s=max(0, tokens["decode"] - self._tokens["decode"]) / passed_s,
                 running=sum(load.running.values()) if load else 0,

@@ -10,12 +10,14 @@ from appliance.telemetry.explain.timeline import Stretch, Timeline
 from appliance.telemetry.explain.verdict import IN_WORDS, lost_in_words
 
 PHASE_KINDS: Mapping[str, str] = {
-    "receive": "intake", "tokenize": "intake", "admission": "intake", "queue": "queue", "prefill": "prefill", "prefill_wait": "wait",
-    "decode": "decode", "decode_wait": "wait", "preempted": "lost", "recompute": "lost", "between_steps": "engine", "transfer": "write",
+    "door": "door", "receive": "intake", "tokenize": "intake", "admission": "intake", "queue": "queue", "prefill": "prefill",
+    "prefill_wait": "wait", "decode": "decode",
+    "decode_wait": "wait", "preempted": "lost", "recompute": "lost", "between_steps": "engine", "transfer": "write",
     "detokenize": "write", "write": "write", "backpressure": "client", "unrecorded": "unknown",
 }  # fmt: skip
 """The class that colours a part; parts that are seldom told apart share one."""
 KIND_WORDS: Mapping[str, str] = {
+    "door": "at the door",
     "intake": "reading, tokenising, admission",
     "queue": "in the queue",
     "prefill": "computing the prompt",

@@ -179,6 +179,18 @@ TENANT_PAGE = Page(
                     ),
                 ),
                 Panel(
+                    title="At the door",
+                    description=(
+                        "Requests that waited before their body was read, and seconds a second that they waited: the tenant's clients do "
+                        "not heed refusals, or send many long bodies at once. Nobody else waits for them."
+                    ),
+                    unit="short",
+                    queries=(
+                        Query(rate("fairlane_door_holds_total", _TENANT), "requests"),
+                        Query(rate("fairlane_door_hold_seconds_total", _TENANT), "seconds waited"),
+                    ),
+                ),
+                Panel(
                     title="Limits in use",
                     description=(
                         "Of each ceiling that the tenant has, by the field of its tier. At 1 it is refused: raise the field if that is not "

@@ -1,4 +1,4 @@
-"""`fairlane simulate`."""
+"""`python -m engine simulate`, which is `fairlane simulate`."""
 
 import importlib.util
 import subprocess

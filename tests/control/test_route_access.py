@@ -27,6 +27,7 @@ from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.cancelling import Canceller
+from appliance.domain.inference.doorstep import Doorstep
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.system.health import Health
 from appliance.domain.tenants.bootstrap import Control, open_control
@@ -118,7 +119,8 @@ def parts_of(control: Control, data_dir: Path) -> Parts:
     gate, backend, telemetry = Gate(), Backend(), Telemetry(CollectorRegistry())
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
     admission, health = Admission(gate, 8), Health(gate, control.directory, lambda: 0.0)
-    inference = InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random(0), Patience(0, 30.0))
+    doorstep = Doorstep(0.0, 1 << 20, gate.require_open)
+    inference = InferenceService(control.directory, admission, backend, telemetry, clocks, random.Random(0), Patience(0, 30.0), doorstep)
     explainer = ExplainService(telemetry, backend.report_of, names_tenants=False)
     house = House(
         settings=Settings(data_dir=str(data_dir)),

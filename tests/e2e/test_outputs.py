@@ -35,6 +35,23 @@ def test_a_task_caps_an_output_with_and_without_max_tokens(openai_client: openai
     assert ask("Once", {}, max_tokens=257) == (257, "length", "max_tokens")
 
 
+@pytest.mark.parametrize(
+    ("task", "example", "question", "answer"),
+    [
+        ("extract", "Code:\n```\nx = 1\n```\n", "Code:\n", "```\nx = 1\n```"),
+        ("extract", "### Title\nOne line.\n", "### Title\n", "One line.\n"),
+        ("reason", "What is 1+1?\nFinal Answer: 2\n\n", "What is 1+1?\n", "Final Answer: 2\n\n"),
+        ("chat", 'User: go\n<tool_call>\n{"name": "go"}\n</tool_call>\n', "User: go\n", '<tool_call>\n{"name": "go"}\n</tool_call>'),
+    ],
+)
+def test_an_output_ends_where_its_task_is_done(openai_client: openai.OpenAI, task: str, example: str, question: str, answer: str) -> None:
+    body: dict[str, Any] = {"model": MODEL, "prompt": example * 8 + question, "temperature": 0, "max_tokens": 40}
+    ended = openai_client.completions.create(**body, extra_body={"task": task})
+    assert ended.choices[0].text == answer and ends_of(ended)[1:] == ("stop", "task_stop")
+    going_on = openai_client.completions.create(**body, extra_body={"task": task, "task_stops": False})
+    assert going_on.choices[0].text.startswith(answer) and going_on.choices[0].text != answer
+
+
 def test_a_looping_output_is_stopped_where_that_was_asked_for(openai_client: openai.OpenAI, client: httpx.Client) -> None:
     body: dict[str, Any] = {"model": MODEL, "prompt": "no " * 60, "temperature": 0, "max_tokens": 150}
     free = ends_of(openai_client.completions.create(**body, extra_body={"ignore_eos": True}))

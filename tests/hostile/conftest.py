@@ -21,7 +21,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, export: Path) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("hostile"), export, "log_format=json") as each:
+    with serving(tmp_path_factory.mktemp("hostile"), export, "log_format=json", "refusals_per_s=0") as each:
         yield each
 
 

@@ -28,6 +28,7 @@ from appliance.domain.admission.service import Admission
 from appliance.domain.explain.service import ExplainService
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
+from appliance.domain.inference.doorstep import Doorstep
 from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.domain.lanes.decisions import LANES
 from appliance.domain.system.health import Health
@@ -176,6 +177,8 @@ def start_house(
     max_unacknowledged_tokens: int = 32,
     wait: bool = True,
     predicts: bool = False,
+    refusals_per_s: float = 0.0,
+    door_clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> Iterator[House]:
     """Run until the block ends, on a thread of its own; the engine is ready when it begins (unless `wait` is off)."""
     houses: list[House] = []
@@ -192,7 +195,14 @@ def start_house(
         admission = Admission(gate, max_queue_depth, predictor=predictor)
         clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
         inference = InferenceService(
-            directory, admission, backend, telemetry, clocks, random.Random(0), Patience(max_unacknowledged_tokens, write_deadline_s)
+            directory,
+            admission,
+            backend,
+            telemetry,
+            clocks,
+            random.Random(0),
+            Patience(max_unacknowledged_tokens, write_deadline_s),
+            Doorstep(refusals_per_s, max_body_bytes, gate.require_open, door_clock_ns),
         )
         parts = Parts(
             inference=inference,

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from appliance.domain.inference.backend import SWEEP_AFTER_NS
+from appliance.domain.inference.call import Call
 from appliance.domain.inference.intake import COMPLETIONS
-from appliance.domain.inference.service import Call
 from engine.wire import ModelCard, StepDone
 from tests.inference.fake_engine import counting_answer
 from tests.inference.harness import HEADERS, KEY, House, in_background, start_house

@@ -21,8 +21,10 @@ from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.service import Admission
 from appliance.domain.inference.backend import Backend
 from appliance.domain.inference.backpressure import Patience
+from appliance.domain.inference.call import Call
+from appliance.domain.inference.doorstep import Doorstep
 from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE
-from appliance.domain.inference.service import Call, Clocks, InferenceService
+from appliance.domain.inference.service import Clocks, InferenceService
 from appliance.errors import ApplianceError
 from appliance.runtime import Runtime, Watchers
 from appliance.telemetry.hub import Telemetry
@@ -268,7 +270,9 @@ class Books:
         self.runtime = Runtime(directory, self.gate, self.backend, telemetry, (), Watchers(lambda _: None, lambda _: None, lambda _: None))
         self.admission = Admission(self.gate, 10_000)
         clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
-        self.inference = InferenceService(directory, self.admission, self.backend, telemetry, clocks, random.Random(0), Patience(0, 30.0))
+        doorstep = Doorstep(50.0, 1 << 20, self.gate.require_open)
+        patience = Patience(0, 30.0)
+        self.inference = InferenceService(directory, self.admission, self.backend, telemetry, clocks, random.Random(0), patience, doorstep)
         self.engine = FakeEngine(card, counting_answer, max_rows=64)
 
     async def visit(self, number: int, rng: random.Random) -> None:
@@ -281,7 +285,14 @@ class Books:
         async def read_body() -> bytes:
             return raw
 
-        call = Call(request_id=f"req_{number}", received_ns=time.monotonic_ns(), raw_key=KEY, tenant_header=None, read_body=read_body)
+        call = Call(
+            request_id=f"req_{number}",
+            received_ns=time.monotonic_ns(),
+            raw_key=KEY,
+            tenant_header=None,
+            body_bytes=len(raw),
+            read_body=read_body,
+        )
         try:
             exchange = await self.inference.open(call, route)
             leaves = rng.random()

@@ -1,8 +1,13 @@
+from pathlib import Path
+
 import pytest
 
-from appliance.domain.inference.output_caps import OutputLimit, TaskCap, cap_of, output_limit
+from appliance.domain.inference.output_caps import BUILT_IN_CAPS_TOKENS, OutputLimit, TaskCap, cap_of, output_limit
 from appliance.errors import Invalid
 from engine.wire import TenantPolicy
+from tests.inference.fake_engine import counting_answer
+from tests.inference.harness import start_house
+from tests.text.smollm2 import write_export
 
 
 def limit(asked: int | None, prompt_tokens: int, *, task: str = "reason", policy: TenantPolicy | None = None) -> OutputLimit:
@@ -36,3 +41,16 @@ def test_the_context_bounds_what_the_cap_would_allow() -> None:
 def test_an_explicit_number_is_limited_where_the_request_names_its_task_or_the_tier_says_so(named, mode, shadow_mode, expected) -> None:
     policy = TenantPolicy(tenant_id="t", output_cap_mode=mode, shadow_mode=shadow_mode)
     assert cap_of(policy, named, "chat") == TaskCap("chat", 384, expected)
+
+
+def test_over_http_each_task_has_its_cap_and_above_4000_prompt_tokens_256_at_most(tmp_path: Path) -> None:
+    with start_house(tmp_path, write_export(tmp_path, max_model_len=8_192), counting_answer) as house:
+
+        def length(task: str, prompt_tokens: int) -> tuple[int, str]:
+            body = {"prompt": [7] * prompt_tokens, "task": task, "task_stops": False}
+            answer = house.post("/v1/completions", body).json()
+            return answer["usage"]["completion_tokens"], answer["choices"][0]["finish_detail"]
+
+        for task, cap in BUILT_IN_CAPS_TOKENS.items():
+            assert length(task, 4_000) == (cap, "output_cap")
+            assert length(task, 4_001) == (min(cap, 256), "output_cap")

@@ -29,6 +29,8 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"prompt": [33] * 2048}, "prompt", ["2048", "2048 tokens"]),
     ({"prompt": "word " * 3000}, "prompt", ["3001", "2048"]),
     ({"prompt": "x" * 200_000}, "prompt", ["200000", "2048"]),
+    ({"prompt": "word " * 20_000}, "prompt", ["first 16384 characters", "2048"]),
+    ({"prompt": ["x", "word " * 20_000]}, "prompt", ["first 16384 characters", "2048"]),
     ({"prompt": [-1]}, "prompt", ["-1", "49151"]),
     ({"prompt": [49152]}, "prompt", ["49152", "49151"]),
     ({"prompt": "x", "logit_bias": {"49152": 1}}, "logit_bias", ["49152", "49151"]),
@@ -86,6 +88,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"messages": CHAT, "max_completion_tokens": 2018}, "max_completion_tokens", ["2018", "31", "2017"]),
     ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format.type", ["json_object"]),
     ({"messages": [{"role": "user", "content": "word " * 3000}]}, "messages", ["2048"]),
+    ({"messages": [{"role": "user", "content": "word " * 20_000}]}, "messages", ["first 16384 characters", "2048"]),
     ({"messages": CHAT * 2049}, "messages", ["2049", "2048"]),
 ]
 
@@ -108,6 +111,11 @@ def test_a_wrong_completion_is_refused_with_the_field_and_the_numbers(
 @pytest.mark.parametrize(("body", "param", "words"), BAD_CHATS)
 def test_a_wrong_chat_is_refused_with_the_field_and_the_numbers(house: House, body: dict[str, Any], param: str, words: list[str]) -> None:
     check(house.post("/v1/chat/completions", body), param, words)
+
+
+def test_a_text_that_packs_more_than_64_characters_into_each_token_is_not_too_long(house: House) -> None:
+    answer = house.post("/v1/completions", {"prompt": ("\n" + 80 * " ") * 2_000, "max_tokens": 1})
+    assert answer.json()["usage"]["prompt_tokens"] == 2_000
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def _report(rng: random.Random, served: list[Served]) -> RequestReport:
         prompt_tokens=len(submit.prompt),
         generated_tokens=sum(len(each.token_times_ns) for each in served),
         received_ns=handed_ns - 3 * MS,
+        held_ns=MS // 2 if submit.sequence_id % 5 == 0 else 0,
         read_ns=handed_ns - 2 * MS,
         tokenized_ns=handed_ns - MS,
         submitted_ns=handed_ns,

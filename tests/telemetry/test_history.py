@@ -42,6 +42,15 @@ def test_a_history_gives_back_the_newest_samples_whatever_comes_goes_and_comes_a
     assert taken(history) == wanted
 
 
+def test_a_clock_that_is_set_back_takes_along_what_was_sampled_before() -> None:
+    history = History(interval_s=1000)
+    for time_ms in (5_000_000, 6_000_000, 2_000_000, 3_000_000):
+        history.note(Series("g", "gauge", "", ("l",), [(("a",), time_ms / 1e6)]))
+        history.seal(time_ms)
+    assert list(history.times_ms) == [999_999, 1_999_999, 2_000_000, 3_000_000]
+    assert taken(history) == {(("l", "a"),): [5.0, 6.0, 2.0, 3.0]}
+
+
 def test_a_histogram_is_kept_as_its_buckets_count_and_sum() -> None:
     history = History(interval_s=15)
     for number, counts in enumerate(([1, 2, 0], [1, 2, 3], [0, 4, 2])):

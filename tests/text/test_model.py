@@ -10,7 +10,7 @@ from tokenizers import decoders, models
 from appliance.errors import Invalid
 from appliance.text.model import TextModel
 from appliance.text.templates import ChatTemplate
-from appliance.text.tokenizer import LONG_TEXT_CHARS, UnsupportedTokenizer, load_tokenizer
+from appliance.text.tokenizer import HEAD_CHARS_PER_TOKEN, HEAD_GROWTH, LONG_TEXT_CHARS, TextTooLong, UnsupportedTokenizer, load_tokenizer
 
 NOW = datetime.datetime(2026, 7, 4, 12, 0, tzinfo=datetime.UTC)
 
@@ -30,6 +30,20 @@ def test_a_conversation_becomes_the_tokens_the_model_was_trained_on(smollm2: Tex
 def test_a_long_text_is_encoded_in_a_thread_to_the_same_tokens(smollm2: TextModel) -> None:
     text = "A line of text. " * (LONG_TEXT_CHARS // 8)
     assert asyncio.run(smollm2.encode_prompt(text)) == smollm2.tokenizer.encode(text, add_bos=False)
+
+
+@pytest.mark.parametrize("text", ["word " * 100_000, "a" * 500_000, "\u65e5\u672c" * 100_000])
+def test_of_a_text_with_far_too_many_tokens_only_the_beginning_is_encoded(smollm2: TextModel, text: str) -> None:
+    with pytest.raises(TextTooLong) as refused:
+        smollm2.tokenizer.encode(text, add_bos=False, most_tokens=1_000)
+    assert refused.value.num_chars <= HEAD_CHARS_PER_TOKEN * 1_000 * HEAD_GROWTH and refused.value.num_tokens > 1_000
+
+
+@pytest.mark.parametrize("text", ["#" * 60_000, ("\n" + 80 * " ") * 990, " " * 60_000, "word " * 1_000])
+def test_a_text_that_packs_much_into_its_tokens_is_encoded_to_its_end(smollm2: TextModel, text: str) -> None:
+    ids = smollm2.tokenizer.encode(text, add_bos=False, most_tokens=1_001)
+    assert ids == smollm2.tokenizer.encode(text, add_bos=False) and len(ids) <= 1_001
+    assert len(text) <= smollm2.tokenizer.most_chars_per_token * len(ids)
 
 
 @pytest.mark.parametrize("messages", [[("a " * 400_000)], ["a"] * 40_000])

@@ -10,6 +10,7 @@ from appliance.domain.access.directory import Directory
 from appliance.domain.access.keys import bearer
 from appliance.domain.access.principal import Scope
 from appliance.domain.explain.service import ExplainService
+from appliance.domain.inference.doorstep import Doorstep
 from appliance.errors import ApplianceError, Unauthenticated
 from appliance.problems import problem_responses
 from appliance.route_access import TENANTS_OR_ADMINS
@@ -35,12 +36,16 @@ class ExplainController(Controller):
         request_id: FromPath[str],
         directory: NamedDependency[Directory],
         explainer: NamedDependency[ExplainService],
+        doorstep: NamedDependency[Doorstep],
     ) -> Explanation:
         """Where its time went: parts that add up to the whole, each with the tenant whose work took it, and one sentence.
 
         The id is that of `x-request-id` or of the answer's body. Another tenant is named to administrators only.
         """
-        return await explainer.explain(request_id, viewer_of(request, directory))
+        tenant_id = viewer_of(request, directory)
+        if tenant_id is not None:
+            await doorstep.spend_turn(tenant_id)
+        return await explainer.explain(request_id, tenant_id)
 
 
 def viewer_of(request: Request[Any, Any, Any], directory: Directory) -> str | None:

@@ -11,9 +11,10 @@ from litestar.types import Receive, Scope, Send
 
 from appliance.domain.access.keys import bearer
 from appliance.domain.inference.answers import ModelAnswer, ModelListAnswer, TokenizeAnswer
+from appliance.domain.inference.call import Call
 from appliance.domain.inference.facts import Cancellation
 from appliance.domain.inference.intake import CHAT, COMPLETIONS, GENERATE, AnyRoute
-from appliance.domain.inference.service import Call, InferenceService
+from appliance.domain.inference.service import InferenceService
 from appliance.errors import Invalid, NotFound, TooLarge
 from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_responses, require_json
 from appliance.route_access import INFERS
@@ -70,21 +71,21 @@ class InferenceController(Controller):
     @get("/v1/models", summary="List models", responses=problem_responses(401, 403, 503))
     async def models(self, request: AnyRequest, inference: NamedDependency[InferenceService]) -> ModelListAnswer:
         """The models this key may use."""
-        return ModelListAnswer(data=_models(request, inference))
+        return ModelListAnswer(data=await _models(request, inference))
 
     @get("/v1/models/{model_id:path}", summary="Show a model", responses=problem_responses(401, 403, 404, 503))
     async def model(self, request: AnyRequest, inference: NamedDependency[InferenceService], model_id: FromPath[str]) -> ModelAnswer:
         """One model."""
         name = model_id.removeprefix("/")
-        for model in _models(request, inference):
+        for model in await _models(request, inference):
             if model.id == name:
                 return model
         raise NotFound(f"the model {name[:200]!r} does not exist here, or this key may not use it", param="model", code="model_not_found")
 
 
-def _models(request: AnyRequest, inference: InferenceService) -> list[ModelAnswer]:
+async def _models(request: AnyRequest, inference: InferenceService) -> list[ModelAnswer]:
     headers = request.headers
-    return inference.models(bearer(sole_header(headers, "authorization")), sole_header(headers, "x-tenant-id"))
+    return await inference.models(bearer(sole_header(headers, "authorization")), sole_header(headers, "x-tenant-id"))
 
 
 async def _open(request: AnyRequest, inference: InferenceService, route: AnyRoute) -> ASGIResponse:
@@ -111,8 +112,18 @@ def _call(request: AnyRequest) -> Call:
         deadline_header=headers.get("x-deadline-ms"),
         trace=state[TRACE_STATE],
         answer_headers=state[ANSWER_HEADERS_STATE],
+        body_bytes=_declared_bytes(request),
         read_body=lambda: read_body(request),
     )
+
+
+def _declared_bytes(request: AnyRequest) -> int | None:
+    """None where the body comes in pieces of its own making."""
+    headers = request.headers
+    if "transfer-encoding" in headers:
+        return None
+    declared = headers.get("content-length", "0")
+    return int(declared) if declared.isdecimal() else None
 
 
 async def read_body(request: AnyRequest) -> bytes:
@@ -126,9 +137,9 @@ async def read_body(request: AnyRequest) -> bytes:
     require_json(request.headers.get("content-type"))
     max_bytes = request.route_handler.resolve_request_max_body_size()
     assert max_bytes is not None, "create_app sets it"
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > max_bytes:
-        raise _too_large(int(declared), max_bytes)
+    declared = _declared_bytes(request)
+    if declared is not None and declared > max_bytes:
+        raise _too_large(declared, max_bytes)
     chunks: list[bytes] = []
     num_bytes = 0
     while True:

@@ -40,6 +40,8 @@ class JobFacts:
     lane: str
     streamed: bool
     received_ns: int
+    held_ns: int = 0
+    """How long it stood at the door."""
     read_ns: int = 0
     """The body was there."""
     tokenized_ns: int = 0

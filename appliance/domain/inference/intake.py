@@ -1,6 +1,7 @@
 """From a request body to what the engine is asked for. One function a route; all refuse before anything is submitted."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,11 +32,8 @@ from appliance.domain.inference.schemas import (
 from appliance.domain.slas.decisions import Task
 from appliance.errors import Invalid
 from appliance.text.model import TextModel
-from appliance.text.tokenizer import Tokenizer
+from appliance.text.tokenizer import TextTooLong, Tokenizer
 from engine.wire import Sampling
-
-MAX_PROMPT_CHARS_PER_TOKEN = 64
-"""No tokenizer packs more text into a token on average; a longer text is refused before it is encoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ async def read_chat(body: ChatRequest, terms: Terms) -> Intake:
     logprobs = check_logprobs("top_logprobs", body.top_logprobs or 0) if body.logprobs else -1
     param, max_tokens = _asked_tokens(body)
     n = num_outputs(body.n, 1)
-    prompts = (await read_messages(body.messages, terms.model),)
+    prompts = (await read_messages(body.messages, terms.model, terms.model.card.max_model_len),)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     samplings, bounds = _samplings(body, terms, prompts, _Asked("messages", param, max_tokens, logprobs))
     return Intake(
@@ -143,13 +141,14 @@ async def read_chat(body: ChatRequest, terms: Terms) -> Intake:
 
 async def read_generate(body: GenerateRequest, terms: Terms) -> Intake:
     """POST /generate."""
+    n = num_outputs(body.n, 1)
     prompts = await _read_prompts(body.prompt, terms.model)
     samplings, bounds = _samplings(body, terms, prompts, _Asked("prompt", "max_tokens", body.max_tokens))
     return Intake(
         prompts=prompts,
         samplings=samplings,
         bounds=bounds,
-        outputs_per_prompt=num_outputs(body.n, 1),
+        outputs_per_prompt=n,
         ends=_ends(body, terms),
         echo=False,
         scores=False,
@@ -162,13 +161,15 @@ CHAT = Route("/v1/chat/completions", ChatRequest, "chatcmpl-", "chat", read_chat
 GENERATE = Route("/generate", GenerateRequest, "gen-", "other", read_generate)
 
 
-async def read_text(param: str, text: str, model: TextModel) -> Prompt:
-    """A text as a prompt. Raises `Invalid` where it is empty, or so long that encoding it would be wasted."""
+async def read_text(param: str, text: str, model: TextModel, most_tokens: int | None = None) -> Prompt:
+    """A text as a prompt. Raises `Invalid` where it is empty, or so long that encoding it would be wasted: beyond `most_tokens`, or what
+    no tokenizer packs into the context."""
     _check_text(param, text, model)
-    return Prompt(await model.encode_prompt(text), text)
+    with _told_as(param, model):
+        return Prompt(await model.encode_prompt(text, most_tokens), text)
 
 
-async def read_messages(messages: list[ChatMessage], model: TextModel) -> Prompt:
+async def read_messages(messages: list[ChatMessage], model: TextModel, most_tokens: int | None = None) -> Prompt:
     """A conversation as a prompt. Raises `Invalid` as `read_text`, or where the model's template refuses it."""
     if not messages:
         raise Invalid("messages is empty: send at least one message", param="messages")
@@ -178,7 +179,22 @@ async def read_messages(messages: list[ChatMessage], model: TextModel) -> Prompt
         raise Invalid(text, param="messages", code="context_length_exceeded")
     rendered = template_messages(messages)
     _check_text_length("messages", sum(len(message["content"]) for message in rendered), model)
-    return Prompt(await model.encode_chat(rendered))
+    with _told_as("messages", model):
+        return Prompt(await model.encode_chat(rendered, most_tokens))
+
+
+@contextmanager
+def _told_as(param: str, model: TextModel) -> Iterator[None]:
+    """What the tokenizer did not read to its end is a field's fault."""
+    try:
+        yield
+    except TextTooLong as error:
+        raise Invalid(
+            f"{param} is too long: its first {error.num_chars} characters alone have {error.num_tokens} tokens; the context is"
+            f" {model.card.max_model_len} tokens, prompt and output together",
+            param=param,
+            code="context_length_exceeded",
+        ) from error
 
 
 def _count_prompts(prompt: PromptInput) -> int:
@@ -189,7 +205,7 @@ def _count_prompts(prompt: PromptInput) -> int:
 async def _read_prompts(prompt: PromptInput, model: TextModel) -> tuple[Prompt, ...]:
     """The four kinds of prompt, told apart by their first item."""
     if isinstance(prompt, str):
-        return (await read_text("prompt", prompt, model),)
+        return (await read_text("prompt", prompt, model, model.card.max_model_len),)
     if not prompt:
         raise Invalid("prompt is an empty list: send a text, texts, token ids, or lists of token ids", param="prompt")
     kinds = set(map(type, prompt))
@@ -206,7 +222,8 @@ async def _read_texts(texts: list[str], model: TextModel) -> tuple[Prompt, ...]:
     """In their order, and by one thread at most; many short ones are as much work as a long one."""
     for text in texts:
         _check_text("prompt", text, model)
-    return tuple(map(Prompt, await model.encode_prompts(texts), texts))
+    with _told_as("prompt", model):
+        return tuple(map(Prompt, await model.encode_prompts(texts, model.card.max_model_len), texts))
 
 
 def _read_ids(token_ids: list[int], model: TextModel) -> Prompt:
@@ -289,8 +306,7 @@ def _check_text(param: str, text: str, model: TextModel) -> None:
 
 
 def _check_text_length(param: str, num_chars: int, model: TextModel) -> None:
-    most = model.card.max_model_len * MAX_PROMPT_CHARS_PER_TOKEN
-    if num_chars > most:
+    if num_chars > model.card.max_model_len * model.tokenizer.most_chars_per_token:
         raise Invalid(
             f"{param} has {num_chars} characters, which can not fit this model's context of {model.card.max_model_len} tokens",
             param=param,

@@ -338,6 +338,7 @@ class Job:
             last_token_ns=longest.last_token_ns,
             tokens_after_first=max(0, longest.num_tokens - 1),
             worst_gap_s=max(self._worst_gap_ns, self._open_gap_ns) / 1e9,
+            held_ns=facts.held_ns,
             read_ns=facts.read_ns,
             tokenized_ns=facts.tokenized_ns,
             submitted_ns=facts.opened_ns if self._sequence_ids else 0,

@@ -1,8 +1,9 @@
 """Opens a request: everything that may refuse it happens here, before the answer's first byte."""
 
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import msgspec
 import structlog
@@ -16,22 +17,23 @@ from appliance.domain.inference.answers import ModelAnswer, TokenizeAnswer
 from appliance.domain.inference.backend import Backend, Served
 from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.body_bounds import refuse_crowded_body
+from appliance.domain.inference.call import Call, Stamps
 from appliance.domain.inference.choice import Choice
+from appliance.domain.inference.doorstep import NOBODY, Doorstep
 from appliance.domain.inference.exchange import Exchange
-from appliance.domain.inference.facts import CLIENT_CLOSED_STATUS, Cancellation, JobFacts, engine_gone
+from appliance.domain.inference.facts import JobFacts, engine_gone
 from appliance.domain.inference.formats import Head
 from appliance.domain.inference.intake import AnyRoute, Intake, Terms, prompt_texts, read_messages, read_text
 from appliance.domain.inference.job import Job
 from appliance.domain.inference.output_caps import cap_of, task_of
 from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
+from appliance.domain.inference.refusal import refusal_report
 from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
 from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane
 from appliance.domain.peers.decisions import WHOLE, Share, with_share
-from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit, Unavailable
-from appliance.problems import problem_of
+from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit
 from appliance.telemetry.hub import Telemetry
-from appliance.telemetry.requests import MAX_MESSAGE_CHARS, Outcome, RequestReport
-from appliance.telemetry.trace_context import TraceContext
+from appliance.telemetry.requests import RequestReport
 from appliance.text.model import TextModel
 from appliance.text.turns import TextTurns
 from engine.errors import EngineGone
@@ -41,27 +43,6 @@ log = structlog.get_logger(__name__)
 
 NO_LANE = "none"
 """Lane label of a request that was refused before a lane was proposed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A request as it arrived: who and when, not yet what."""
-
-    request_id: str
-    received_ns: int
-    raw_key: str | None
-    tenant_header: str | None
-    flaw: ApplianceError | None = None
-    """Why its headers name nobody."""
-    principal: Principal | None = None
-    """Who it is, where that is known already; else the key tells."""
-    task_header: str | None = None
-    deadline_header: str | None = None
-    trace: TraceContext | None = None
-    answer_headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
-    """Where headers go that the answer gets whatever it is."""
-    read_body: Callable[[], Awaitable[bytes]]
-    """Raises `TooLarge`, `UnsupportedMedia`, or `Cancellation` when the client goes away meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +65,7 @@ class InferenceService:
         clocks: Clocks,
         rng: random.Random,
         patience: Patience,
+        doorstep: Doorstep,
         lane_rules: LaneRules = LaneRules(),  # noqa: B008 (frozen)
         share: Callable[[str], Share] = lambda _tenant_id: WHOLE,
         *,
@@ -99,6 +81,7 @@ class InferenceService:
         self._share = share
         self._lane_rules = lane_rules
         self._patience = patience
+        self.doorstep = doorstep
         self._logs_prompts = logs_prompts
         self._turns = TextTurns()
 
@@ -111,31 +94,29 @@ class InferenceService:
         """
         principal: Principal | None = None
         proposal: Proposal | None = None
-        read_ns = tokenized_ns = 0
+        stamps = Stamps()
         try:
-            principal = self._authenticate(call)
+            principal = await self._authenticate(call, stamps)
             principal = with_share(principal, self._share(principal.tenant_id))
             self._admission.gate.require_open()
             served = self._backend.require()
-            content = await call.read_body()
-            read_ns = self._clocks.monotonic_ns()
-            refuse_crowded_body(content, served.model.card.max_model_len)
-            body: SamplingFields = decode_request(content, route.body_type)
-            _check_model(body.model, principal, served)
-            deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
-            async with self._turns.take(principal.tenant_id, len(content)):
-                intake, too_long = await self._read(call, route, body, principal.policy, served.model)
-            tokenized_ns = self._clocks.monotonic_ns()
-            proposal = propose_lane(principal.policy, principal.lanes, _wish(body, intake), self._lane_rules)
-            served = self._backend.require(proposal.lane)
-            choices = _choices(intake, served)
-            ticket = self._admission.enter(principal, intake.most_tokens, _ask(principal, proposal, intake))
-            ticket.shadowed = ticket.shadowed or too_long
+            async with self.doorstep.let_in(principal.tenant_id, call.body_bytes, call.read_body, stamps) as content:
+                refuse_crowded_body(content, served.model.card.max_model_len)
+                body: SamplingFields = decode_request(content, route.body_type)
+                _check_model(body.model, principal, served)
+                deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
+                async with self._turns.take(principal.tenant_id, len(content)):
+                    intake, too_long = await self._read(call, route, body, principal.policy, served.model)
+                stamps.tokenized_ns = self._clocks.monotonic_ns()
+                proposal = propose_lane(principal.policy, principal.lanes, _wish(body, intake), self._lane_rules)
+                served = self._backend.require(proposal.lane)
+                choices = _choices(intake, served)
+                ticket = self._admission.enter(principal, intake.most_tokens, _ask(principal, proposal, intake))
+                ticket.shadowed = ticket.shadowed or too_long
         except BaseException as error:
             self._show_limits(call, principal)
-            self._telemetry.settle(
-                self._refusal(call, route, principal, error, proposal.lane if proposal else NO_LANE, read_ns, tokenized_ns)
-            )
+            lane = proposal.lane if proposal else NO_LANE
+            self._telemetry.settle(refusal_report(call, route.path, principal, error, lane, stamps, self._clocks.monotonic_ns()))
             raise
         self._show_limits(call, principal)
         facts = JobFacts(
@@ -145,8 +126,9 @@ class InferenceService:
             lane=proposal.lane,
             streamed=bool(body.stream),
             received_ns=call.received_ns,
-            read_ns=read_ns,
-            tokenized_ns=tokenized_ns,
+            held_ns=stamps.held_ns,
+            read_ns=stamps.read_ns,
+            tokenized_ns=stamps.tokenized_ns,
             opened_ns=self._clocks.monotonic_ns(),
             outputs_per_prompt=intake.outputs_per_prompt,
             key_id=principal.key_id,
@@ -186,26 +168,28 @@ class InferenceService:
 
     async def tokenize(self, call: Call) -> TokenizeAnswer:
         """Token ids of a prompt or a conversation. Raises as `open`; takes no ticket and is not counted."""
-        principal = self._authenticate(call)
+        stamps = Stamps()
+        principal = await self._authenticate(call, stamps)
         self._admission.gate.require_open()
         served = self._backend.require()
-        content = await call.read_body()
-        refuse_crowded_body(content, served.model.card.max_model_len)
-        body = decode_request(content, TokenizeRequest)
-        _check_model(body.model, principal, served)
-        if (body.prompt is None) == (body.messages is None):
-            raise Invalid("send either prompt or messages", param="prompt")
-        async with self._turns.take(principal.tenant_id, len(content)):
-            if body.messages is not None:
-                token_ids = (await read_messages(body.messages, served.model)).token_ids
-            else:
-                token_ids = (await read_text("prompt", body.prompt or "", served.model)).token_ids
+        async with self.doorstep.let_in(principal.tenant_id, call.body_bytes, call.read_body, stamps, is_bounded=False) as content:
+            refuse_crowded_body(content, served.model.card.max_model_len)
+            body = decode_request(content, TokenizeRequest)
+            _check_model(body.model, principal, served)
+            if (body.prompt is None) == (body.messages is None):
+                raise Invalid("send either prompt or messages", param="prompt")
+            async with self._turns.take(principal.tenant_id, len(content)):
+                if body.messages is not None:
+                    token_ids = (await read_messages(body.messages, served.model)).token_ids
+                else:
+                    token_ids = (await read_text("prompt", body.prompt or "", served.model)).token_ids
         texts = [served.model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
         return TokenizeAnswer(count=len(token_ids), max_model_len=served.model.card.max_model_len, tokens=token_ids, token_strs=texts)
 
-    def models(self, raw_key: str | None, tenant_header: str | None) -> list[ModelAnswer]:
+    async def models(self, raw_key: str | None, tenant_header: str | None) -> list[ModelAnswer]:
         """What the caller may use."""
         principal = self._directory.authenticate(raw_key, tenant_header)
+        await self.doorstep.spend_turn(principal.tenant_id)
         self._admission.gate.require_open()
         served = self._backend.require()
         card = served.model.card
@@ -213,12 +197,18 @@ class InferenceService:
             return []
         return [ModelAnswer(id=card.model_id, created=served.loaded_s, max_model_len=card.max_model_len)]
 
-    def _authenticate(self, call: Call) -> Principal:
-        if call.flaw is not None:
-            raise call.flaw
+    async def _authenticate(self, call: Call, stamps: Stamps) -> Principal:
+        """Who asks; whoever has no right to waits as long as refused ones do."""
         if call.principal is not None:
             return call.principal
-        return self._directory.authenticate(call.raw_key, call.tenant_header)
+        try:
+            if call.flaw is not None:
+                raise call.flaw
+            return self._directory.authenticate(call.raw_key, call.tenant_header)
+        except ApplianceError as error:
+            with suppress(OverOwnLimit):
+                await self.doorstep.spend_turn(error.tenant_id if isinstance(error, Forbidden) else NOBODY, stamps)
+            raise
 
     async def _read(self, call: Call, route: AnyRoute, body: SamplingFields, policy: TenantPolicy, model: TextModel) -> tuple[Intake, str]:
         """The checked request within the tenant's longest context and its output cap; in shadow mode within the model's own,
@@ -301,40 +291,6 @@ class InferenceService:
             self._admission.note_prompt(report.tenant_id, report.prompt_tokens, report.cached_tokens)
         self._telemetry.settle(report)
 
-    def _refusal(
-        self,
-        call: Call,
-        route: AnyRoute,
-        principal: Principal | None,
-        error: BaseException,
-        lane: str,
-        read_ns: int,
-        tokenized_ns: int,
-    ) -> RequestReport:
-        """The report of a request that was not admitted."""
-        is_refusal = isinstance(error, ApplianceError)
-        caller = principal or (error if isinstance(error, Forbidden) else None)
-        cause = error.cause if isinstance(error, Cancellation) else ""
-        return RequestReport(
-            request_id=call.request_id,
-            route=route.path,
-            tenant_id=caller.tenant_id if caller else "",
-            lane=lane,
-            outcome=Outcome.REJECTED if is_refusal else Outcome.CANCELLED if cause else Outcome.FAILED,
-            status=problem_of(error).status if is_refusal else CLIENT_CLOSED_STATUS if cause else 500,
-            key_id=caller.key_id if caller else "",
-            error_code=error.code if is_refusal else "" if cause else "internal_error",
-            rejection=_rejection_reason(error) if is_refusal else "",
-            stage="queue" if cause else "",
-            cause=cause,
-            received_ns=call.received_ns,
-            read_ns=read_ns,
-            tokenized_ns=tokenized_ns,
-            trace=call.trace,
-            message=error.message[:MAX_MESSAGE_CHARS] if is_refusal else "",
-            ended_ns=self._clocks.monotonic_ns(),
-        )
-
 
 def _check_model(name: str | None, principal: Principal, served: Served) -> None:
     """Raises `NotFound` for a model that is not served, `Forbidden` for one that the key may not use."""
@@ -386,16 +342,3 @@ def _samplings(intake: Intake) -> list[Sampling]:
         for sampling in intake.samplings
         for output_index in range(intake.outputs_per_prompt)
     ]
-
-
-def _rejection_reason(error: ApplianceError) -> str:
-    """The metric's label of a refusal."""
-    match error:
-        case OverOwnLimit(reason=reason):
-            return reason
-        case Unavailable(reason=reason):
-            return reason
-        case ApplianceError(code="context_length_exceeded"):
-            return "too_long"
-        case _:
-            return "invalid"

@@ -9,12 +9,13 @@ from appliance.telemetry.requests import RequestReport
 from engine.wire import StepRecord
 
 PieceName = Literal[
-    "receive", "tokenize", "admission", "queue", "prefill", "prefill_wait", "decode", "decode_wait", "preempted", "recompute",
+    "door", "receive", "tokenize", "admission", "queue", "prefill", "prefill_wait", "decode", "decode_wait", "preempted", "recompute",
     "between_steps", "transfer", "detokenize", "write", "backpressure", "unrecorded",
 ]  # fmt: skip
 PIECE_NAMES: tuple[PieceName, ...] = get_args(PieceName)
 """In the order of a request's life:
 
+door             it stood at the door: many requests of its tenant were refused, or its long bodies had no room
 receive          reading the request and its key
 tokenize         rendering the template, making tokens
 admission        limits, prediction, ticket
@@ -75,7 +76,8 @@ def _plain(name: PieceName, begin_ns: int, end_ns: int) -> Piece:
 
 def _intake(report: RequestReport) -> Iterator[Piece]:
     """Until it was handed to the engine; a refused request ends in the stage that refused it."""
-    begin_ns = report.received_ns
+    begin_ns = min(report.ended_ns, report.received_ns + report.held_ns)
+    yield _plain("door", report.received_ns, begin_ns)
     stages: tuple[tuple[PieceName, int], ...] = (
         ("receive", report.read_ns),
         ("tokenize", report.tokenized_ns),

@@ -9,6 +9,7 @@ WORTH_NAMING = 0.1
 """Others' work is named from this share of the total on."""
 
 IN_WORDS = {
+    "door": "waiting at the door, as many requests of its tenant were refused or its long bodies had no room",
     "receive": "reading the request",
     "tokenize": "tokenising the prompt",
     "admission": "admission",

@@ -10,9 +10,9 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 from litestar.types import Message
 
+from appliance.domain.inference.call import Call
 from appliance.domain.inference.controller import RECEIVED_STATE, TRACE_STATE
 from appliance.domain.inference.intake import CHAT
-from appliance.domain.inference.service import Call
 from appliance.domain.tenants.service import find_tenant
 from appliance.errors import ApplianceError, Invalid
 from appliance.problems import ANSWER_HEADERS_STATE, REQUEST_ID_STATE, problem_of
@@ -85,6 +85,7 @@ def _call(request: AnyRequest, ui: Ui, slug: str, body: bytes) -> Call:
         principal=ui.house.control.directory.snapshot.stand_in(slug, KEY_ID),
         trace=state[TRACE_STATE],
         answer_headers=state[ANSWER_HEADERS_STATE],
+        body_bytes=len(body),
         read_body=read_body,
     )
 
