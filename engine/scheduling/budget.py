@@ -39,8 +39,9 @@ class StepBudget:
         def is_patient(sequence: Sequence) -> bool:
             return sequence.submit.lane != "fast" or sequence.submit.tenant_id in outside_contract
 
-        patient = any(map(is_patient, decodes))
-        if self._model is None or not self._max_step_s or not is_urgent or not patient:
+        if self._model is None or not self._max_step_s or not is_urgent or not any(map(is_patient, decodes)):
+            return decodes
+        if self._all_fit(decodes, self._model):
             return decodes
         horizon_ns = start_ns + round(2e9 * self._max_step_s)
         chosen: dict[int, None] = {}
@@ -53,12 +54,21 @@ class StepBudget:
                 work = longer
         return [sequence for sequence in decodes if sequence.sequence_id in chosen]
 
+    def _all_fit(self, decodes: list[Sequence], model: StepModel) -> bool:
+        """However many of them are in the step, it is within the limit: all of their work is, in whichever program."""
+        context = sum([sequence.planned_tokens for sequence in decodes]) + len(decodes)
+        work, buckets = Work(decode_rows=len(decodes), decode_context=context), self._limits.buckets
+        largest = buckets.choose(len(decodes), 0)
+        return all(
+            model.predict_s(Bucket(rows, 0), work) <= self._max_step_s for rows in buckets.decode_rows if rows <= largest.decode_rows
+        )
+
     def token_limit_s(self, decodes: Iterable[Sequence], start_ns: int) -> float | None:
         """How long a step with these decodes may take by their tightest token deadline, before any of them is in it; None: no deadline."""
         if self._model is None:
             return None
-        limits = ((_due_ns(sequence, start_ns) - start_ns) / 1e9 for sequence in decodes if sequence.tpot_ns)
-        return min(limits, default=None)
+        due_ns = min([_due_ns(sequence, start_ns) for sequence in decodes if sequence.tpot_ns], default=None)
+        return None if due_ns is None else (due_ns - start_ns) / 1e9
 
     def prefill_rows(
         self,
@@ -103,7 +113,7 @@ class StepBudget:
         is enough for whoever may come while it runs."""
         bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
         longer = work.with_chunk(size, context)
-        return model.predict_s(bucket, longer), model.likely_s(bucket, longer)
+        return model.bounds_s(bucket, longer)
 
 
 def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
@@ -127,6 +137,11 @@ def next_due_ns(sequence: Sequence, last_token_ns: int) -> int:
     """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not."""
     if not sequence.tpot_ns:
         return last_token_ns + PATIENT_GAP_NS
+    tpot_ns = sequence.tpot_ns
     gaps = len(sequence.tokens) + sequence.in_flight_samples - sequence.prompt_tokens
-    by_mean_ns = sequence.first_token_ns + gaps * sequence.tpot_ns
-    return max(last_token_ns + sequence.tpot_ns, min(last_token_ns + round(sequence.tpot_ns * GAP_TARGETS), by_mean_ns))
+    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns, last_token_ns + tpot_ns
+    # comparisons, because this is asked of every decode row of every step
+    if by_mean_ns <= by_gap_ns:
+        return by_gap_ns
+    longest_ns = last_token_ns + round(tpot_ns * GAP_TARGETS)
+    return by_mean_ns if by_mean_ns < longest_ns else longest_ns

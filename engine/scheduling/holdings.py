@@ -143,14 +143,19 @@ class Holdings:
 
     def use(self, holding: Holding, pages: int) -> None:
         """So many more pages of it are referenced, or fewer where negative."""
+        self.changed[holding.tenant_id] = holding
+        if not holding.quota.reserve_pages:  # nothing is set aside, and only promises are spoken for
+            holding.used += pages
+            return
         set_aside, spoken_for = holding.set_aside, holding.spoken_for
         holding.used += pages
         self.set_aside += holding.set_aside - set_aside
         self.spoken_for += holding.spoken_for - spoken_for
-        self.changed[holding.tenant_id] = holding
 
     def promise(self, holding: Holding, pages: int) -> None:
         """Its running sequences are expected to take so many more pages, or fewer where negative."""
+        if not pages:
+            return
         spoken_for = holding.spoken_for
         holding.promised += pages
         self.spoken_for += holding.spoken_for - spoken_for

@@ -79,18 +79,18 @@ class Planner:
     def _plan_decodes(self, draft: Draft, start_ns: int) -> None:
         by_claim = self._roster.by_claim()
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
-        is_urgent = "fast" in self._lanes_at_work()
-        accounts = self._roster.accounts
-        tenants = dict.fromkeys(sequence.submit.tenant_id for sequence in decodes)
-        outside = [name for name in tenants if not accounts.is_in_contract(name, start_ns)]
-        chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=is_urgent, outside_contract=outside)
+        outside = self._roster.accounts.outside_contract([sequence.submit.tenant_id for sequence in decodes], start_ns)
+        chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=self._has_fast_work(), outside_contract=outside)
         draft.token_limit_s = self._budget.token_limit_s(chosen, start_ns)
+        page_size = self._limits.page_size
         for sequence in chosen:
-            if sequence.slot >= 0 and self._make_room_for_decode(sequence, by_claim):
+            has_room = sequence.planned_tokens < len(sequence.pages) * page_size
+            if sequence.slot >= 0 and (has_room or self._make_room_for_decode(sequence, by_claim)):
                 draft.add_decode(sequence)
 
-    def _lanes_at_work(self) -> list[str]:
-        return [sequence.submit.lane for sequence in self._roster.running if not sequence.is_paused] + self._roster.waiting.lanes()
+    def _has_fast_work(self) -> bool:
+        roster = self._roster
+        return roster.waiting.lanes["fast"] > 0 or any(s.submit.lane == "fast" and not s.is_paused for s in roster.running)
 
     def _make_room_for_decode(self, sequence: Sequence, victims: list[Sequence]) -> bool:
         """Strongest claim first, so a victim is the sequence itself or one that is not in the plan yet."""
@@ -115,7 +115,7 @@ class Planner:
         if len(self._policy) and not self._roster.num_free_slots:
             self._roster.park_one()
         turn = _Turn(self._roster.num_free_slots)
-        begun = {sequence.sequence_id: sequence for sequence in self._roster.running if sequence.uncomputed_tokens}
+        begun = {sequence.sequence_id: sequence for sequence in self._roster.begun()}
         fast_is_to_come = self._policy.is_fair and self._has_fast_prefills(begun.values())
         budget_is_fast: bool | None = None
         for sequence in self._policy.order(begun.values(), now_ns, with_waiting=turn.slots > 0):
@@ -144,7 +144,7 @@ class Planner:
                 turn.is_open = False
 
     def _has_fast_prefills(self, begun: Iterable[Sequence]) -> bool:
-        return any(sequence.submit.lane == "fast" for sequence in begun) or "fast" in self._roster.waiting.lanes()
+        return self._roster.waiting.lanes["fast"] > 0 or any(sequence.submit.lane == "fast" for sequence in begun)
 
     def _set_budget(self, draft: Draft, first: Sequence, *, is_fast: bool) -> None:
         """By time: for the fast lane's chunks, and anew for what comes behind them."""
@@ -244,7 +244,7 @@ class Planner:
         most = self._limits.lane(lane).open_prefills
         if not most or not self._policy.is_fair:
             return False
-        begun = [other.submit.tenant_id for other in self._roster.running if other.uncomputed_tokens and other.submit.lane == lane]
+        begun = [other.submit.tenant_id for other in self._roster.begun() if other.submit.lane == lane]
         return len(begun) >= most and tenant_id in begun
 
     def _pages_owed_before(self, sequence: Sequence) -> int:
@@ -298,10 +298,10 @@ class Planner:
         with_batch = {sequence.submit.tenant_id for sequence in running if self._roster.is_batch(sequence)}
         if not self._roster.accounts.others_may_come and not with_batch:
             return
-        over = {name: shares.is_over(name) for name in dict.fromkeys(sequence.submit.tenant_id for sequence in running)}
+        over = shares.tenants_over()
         for first in self._policy.order((), now_ns, with_waiting=True):
             tenant_id = first.submit.tenant_id
-            if not over.get(tenant_id, False) or (not self._roster.is_batch(first) and tenant_id in with_batch):
+            if tenant_id not in over or (not self._roster.is_batch(first) and tenant_id in with_batch):
                 self._make_way_for(first)
                 return
 

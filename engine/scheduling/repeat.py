@@ -43,9 +43,9 @@ class DecodeRepeater:
         may_start = len(self._roster.queue) and self._roster.num_free_slots
         if not running or may_start or self._limits.preempt_every_steps:
             return 0
-        if not all(self._goes_on(sequence, token_of) for sequence in running):
+        steps = min([sequence.max_tokens - len(sequence.tokens) for sequence in running]) - 1
+        if steps <= 0 or not all(self._goes_on(sequence, token_of) for sequence in running):
             return 0
-        steps = min(sequence.max_tokens - len(sequence.tokens) for sequence in running) - 1
         while steps > 0 and not self._has_pages(steps):
             steps //= 2
         return steps
@@ -90,9 +90,10 @@ class DecodeRepeater:
 
     def _goes_on(self, sequence: Sequence, token_of: TokenOf) -> bool:
         """It decodes, nothing of it is in flight, and its next token does not end it by what it is."""
+        if not sequence.wants_decode or sequence.planned_tokens + 1 != len(sequence.tokens):
+            return False
         token, sampling = token_of(sequence.sequence_id), sequence.submit.sampling
-        stops = token in sampling.stop_token_ids or (token in self._limits.eos_token_ids and not sampling.ignore_eos)
-        return sequence.wants_decode and sequence.planned_tokens + 1 == len(sequence.tokens) and not stops
+        return token not in sampling.stop_token_ids and (sampling.ignore_eos or token not in self._limits.eos_token_ids)
 
     def _has_pages(self, steps: int) -> bool:
         """Free ones, so that nothing is evicted for them, and for each tenant within what reserves and caps leave it."""
@@ -107,8 +108,9 @@ class DecodeRepeater:
 
     def _bound_s(self) -> float:
         """A longer step might leave out a decode of another lane, or of a tenant outside its contract, while the fast lane works."""
-        lanes = {*(sequence.submit.lane for sequence in self._roster.running), *self._roster.waiting.lanes()}
-        return self._limits.max_step_ms / 1e3 if "fast" in lanes else 0.0
+        roster = self._roster
+        has_fast = roster.waiting.lanes["fast"] > 0 or any(sequence.submit.lane == "fast" for sequence in roster.running)
+        return self._limits.max_step_ms / 1e3 if has_fast else 0.0
 
     def _charge(self, steps: int) -> None:
         """As step by step: a counter is a sum of floats, so the order of a tenant's rows counts."""

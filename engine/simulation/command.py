@@ -1,4 +1,4 @@
-"""`python -m engine simulate`, which is `fairlane simulate`."""
+"""`fairlane simulate`."""
 
 import importlib.util
 import subprocess
