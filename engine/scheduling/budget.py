@@ -1,6 +1,7 @@
 """How long the next step may take, and what fits: decodes that must be in it, others that may wait, prefill tokens."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from engine.scheduling.buckets import round_to_block
 from engine.scheduling.limits import Limits
@@ -46,9 +47,9 @@ class StepBudget:
         horizon_ns = start_ns + round(2e9 * self._max_step_s)
         chosen: dict[int, None] = {}
         work = NO_WORK
-        for due_ns, _, sequence in sorted((_due_ns(sequence, start_ns), index, sequence) for index, sequence in enumerate(decodes)):
+        for next_ns, _, sequence in sorted((due_ns(sequence, start_ns), index, sequence) for index, sequence in enumerate(decodes)):
             longer = work.with_decode(sequence.planned_tokens + 1)
-            must = not is_patient(sequence) or due_ns <= horizon_ns
+            must = not is_patient(sequence) or next_ns <= horizon_ns
             if must or self._model.predict_s(self._limits.buckets.choose(longer.decode_rows, 0), longer) <= self._max_step_s:
                 chosen[sequence.sequence_id] = None
                 work = longer
@@ -67,8 +68,8 @@ class StepBudget:
         """How long a step with these decodes may take by their tightest token deadline, before any of them is in it; None: no deadline."""
         if self._model is None:
             return None
-        due_ns = min([_due_ns(sequence, start_ns) for sequence in decodes if sequence.tpot_ns], default=None)
-        return None if due_ns is None else (due_ns - start_ns) / 1e9
+        first_ns = min([due_ns(sequence, start_ns) for sequence in decodes if sequence.tpot_ns], default=None)
+        return None if first_ns is None else (first_ns - start_ns) / 1e9
 
     def prefill_rows(
         self,
@@ -108,12 +109,48 @@ class StepBudget:
             return wanted  # the rest in a step of its own would take longer, for it and for everybody
         return best
 
+    @property
+    def foretells(self) -> bool:
+        """There is a model."""
+        return self._model is not None
+
+    def least_s(self, decodes: Collection[Sequence], newcomers: Collection[Sequence]) -> float:
+        """What 99 of 100 steps with these decodes, those of prompts that end before it, and the smallest chunk stay below."""
+        assert self._model is not None, "nothing is foretold without a model"
+        work, most = work_of_decodes(decodes), self._limits.max_num_seqs
+        for prompt in newcomers:
+            work = work.with_decode(len(prompt.tokens)) if work.decode_rows < most else work
+        return self._seconds(self._model, self._limits.buckets.mixed_prefill_tokens[0], work, 0)[0]
+
+    def prospect(self, decodes: Collection[Sequence], limit_s: float | None, *, wanted_tokens: int, is_fast: bool) -> "Prospect":
+        """What a step with these decodes, which should take no longer than `limit_s`, does for prompts of so many tokens."""
+        assert self._model is not None, "nothing is foretold without a model"
+        work = work_of_decodes(decodes)
+        size = self.prefill_rows(limit_s, work, 0, is_fast=is_fast) or self._limits.buckets.prefill_capacity(len(decodes))
+        surely_s, likely_s = self._seconds(self._model, size, work, 0)
+        return Prospect(min(size, wanted_tokens) / likely_s, surely_s)
+
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> tuple[float, float]:
         """With a chunk of so many tokens: what 99 of 100 such steps stay below, as a token that is due needs, and what 9 of 10 do, which
         is enough for whoever may come while it runs."""
         bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
         longer = work.with_chunk(size, context)
         return model.bounds_s(bucket, longer)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """Of a step."""
+
+    tokens_per_s: float
+    """Of prompts, on average."""
+    seconds: float
+    """What 99 of 100 such steps stay below."""
+
+
+def work_of_decodes(decodes: Collection[Sequence]) -> Work:
+    """The next token of each."""
+    return Work(decode_rows=len(decodes), decode_context=sum(sequence.planned_tokens + 1 for sequence in decodes))
 
 
 def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
@@ -128,7 +165,7 @@ def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
     return suggested
 
 
-def _due_ns(sequence: Sequence, start_ns: int) -> int:
+def due_ns(sequence: Sequence, start_ns: int) -> int:
     """When its next token is due, in a step that starts when the steps in flight are done: they may draw one, too."""
     return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.draft import Draft
+from engine.scheduling.hurry import Choice, Hurry
 from engine.scheduling.kv_memory import Match
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster, is_protected
@@ -38,6 +39,7 @@ class Planner:
         self._memory = roster.memory
         self._policy = roster.queue
         self._budget = budget
+        self._hurry = Hurry(roster, budget)
 
     def draft(self, now_ns: int, *, ahead_s: float, lone_first: bool, lone_possible: bool) -> Draft:
         """The next step's rows; an empty draft when nothing can run before the steps in flight are committed, which
@@ -51,7 +53,7 @@ class Planner:
             self._roster.clear_the_way()
             self._make_way(now_ns)
         if not lone_possible:
-            return self._fill(Draft(self._limits), now_ns, start_ns)
+            return self._fill(Draft(self._limits), now_ns, start_ns, may_hurry=True)
         draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, start_ns)
         if draft.is_empty:
             draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
@@ -66,26 +68,35 @@ class Planner:
             sequence, self._memory.missing_pages(sequence, self._roster.expected_tokens(sequence), match)
         )
 
-    def _fill(self, draft: Draft, now_ns: int, start_ns: int) -> Draft:
-        if not draft.lone:
-            self._plan_decodes(draft, start_ns)
+    def _fill(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool = False) -> Draft:
+        left_out = () if draft.lone else self._plan_decodes(draft, now_ns, start_ns, may_hurry=may_hurry)
         self._plan_prefills(draft, now_ns)
+        if left_out and not draft.prefills:
+            planned = [row.sequence for row in draft.rows]  # what the prompts lack is not time
+            self._add_decodes(draft, left_out, [sequence for sequence in self._roster.by_claim() if sequence not in planned])
         if draft.prefills and self._limits.enable_chunked_prefill:
             draft.trim()
         return draft
 
     # ---- decodes
 
-    def _plan_decodes(self, draft: Draft, start_ns: int) -> None:
+    def _plan_decodes(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool) -> Iterable[Sequence]:
+        """Those that are left out for the sake of prompts, and would have their place where no prompt takes it."""
         by_claim = self._roster.by_claim()
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
         outside = self._roster.accounts.outside_contract([sequence.submit.tenant_id for sequence in decodes], start_ns)
         chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=self._has_fast_work(), outside_contract=outside)
-        draft.token_limit_s = self._budget.token_limit_s(chosen, start_ns)
+        choice = self._hurry.choose(chosen, start_ns, now_ns) if may_hurry else Choice(chosen, self._budget.token_limit_s(chosen, start_ns))
+        draft.token_limit_s = choice.token_limit_s
+        self._add_decodes(draft, choice.decodes, by_claim)
+        return choice.left_out
+
+    def _add_decodes(self, draft: Draft, decodes: Iterable[Sequence], victims: list[Sequence]) -> None:
+        """In the order of their claims."""
         page_size = self._limits.page_size
-        for sequence in chosen:
+        for sequence in decodes:
             has_room = sequence.planned_tokens < len(sequence.pages) * page_size
-            if sequence.slot >= 0 and (has_room or self._make_room_for_decode(sequence, by_claim)):
+            if sequence.slot >= 0 and (has_room or self._make_room_for_decode(sequence, victims)):
                 draft.add_decode(sequence)
 
     def _has_fast_work(self) -> bool:

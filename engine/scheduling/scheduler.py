@@ -1,9 +1,9 @@
 """Which rows run in the next step, and what becomes of a step's tokens. Pure and deterministic: no clock, no I/O.
 
-Decode first: every running decode whose next token is due is in every step, and the others where they fit. Then
-prefill chunks in the policy's order, under the budgets of tokens and of the step's time. A step may be planned while
-the one before it runs: a decode row whose input token is still on the device is planned by its position alone, and
-what turns out to be late is dropped at its commit (see `Sequence.epoch`).
+Decode first: every running decode whose next token is due is in every step, and the others where they fit and no
+first token is late for them. Then prefill chunks in the policy's order, under the budgets of tokens and of the step's
+time. A step may be planned while the one before it runs: a decode row whose input token is still on the device is
+planned by its position alone, and what turns out to be late is dropped at its commit (see `Sequence.epoch`).
 """
 
 from collections import deque
