@@ -85,9 +85,7 @@ class Hurry:
         order = self._roster.queue.order(begun, now_ns, with_waiting=with_waiting)
         return [sequence for sequence in islice(order, LOOK_AHEAD) if sequence.submit.lane != "batch"]
 
-    def _choices(
-        self, decodes: list[Sequence], prompts: list[Sequence], late: Sequence, start_ns: int, now_ns: int
-    ) -> Iterable[Choice]:
+    def _choices(self, decodes: list[Sequence], prompts: list[Sequence], late: Sequence, start_ns: int, now_ns: int) -> Iterable[Choice]:
         """As many decodes as a smaller program holds: those that may not wait for the late prompt, then those that are due first."""
         may_wait = {sequence.sequence_id: self._may_wait(sequence, late, now_ns) for sequence in decodes}
         in_turn = sorted(decodes, key=lambda sequence: (may_wait[sequence.sequence_id], due_ns(sequence, start_ns)))

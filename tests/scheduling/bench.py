@@ -1,5 +1,7 @@
 """A small machine under a virtual clock, a quiet tenant, and attacks on it."""
 
+from typing import Self
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -24,11 +26,11 @@ POLICIES = tuple(
 class Bench:
     """A simulator of 8 rows and 96 pages of 4 tokens; an almost empty step takes 10 ms, a prefill row 0.1, a decode row 0.5."""
 
-    def __init__(self, scheduler_type: type[Scheduler] = Scheduler, **changes) -> None:
+    def __init__(self, scheduler_type: type[Scheduler] = Scheduler, *, decode_row_s: float = 5e-4, **changes) -> None:
         values = {"max_num_seqs": 8, "num_pages": 96, "scheduling_policy": "vtc", "max_step_ms": MAX_STEP_MS}
         self.limits = make_limits(**(values | changes))
         bucket_s = {b: 0.010 + 1e-4 * b.prefill_tokens for b in self.limits.buckets.all()}
-        self.times = StepTimes(bucket_s, 0.0, 1e-9, 5e-4, 2e-6)
+        self.times = StepTimes(bucket_s, 0.0, 1e-9, decode_row_s, 2e-6)
         self.scheduler = scheduler_type(self.limits, model=StepModel(self.times))
         self.scheduler.set_policies(POLICIES)
         runner = SimulatedRunner(num_pages=self.limits.num_pages, page_size=4, num_slots=8, vocab_size=self.limits.vocab_size)
@@ -78,7 +80,7 @@ class Bench:
     def longest_step_ns(self) -> int:
         return max(step.ended_ns - step.began_ns for step in self.steps)
 
-    def run(self, submits: list[Submit]) -> "Bench":
+    def run(self, submits: list[Submit]) -> Self:
         self.simulator.add(submits)
         self.simulator.run()
         assert all(served.ended_ns for served in self.simulator.served.values()), "somebody starved"

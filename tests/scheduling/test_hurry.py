@@ -1,7 +1,5 @@
 """Decodes that are left out of a step so that first tokens are in time: whose, for whom, and never longer than their own tokens allow."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,11 +8,12 @@ from engine.scheduling import hurry
 from engine.scheduling.budget import GAP_TARGETS
 from engine.scheduling.hurry import Choice
 from engine.scheduling.plan import StepPlan, StepResult
+from engine.scheduling.request import Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_model import StepModel, StepTimes
 from engine.wire import TenantPolicy
+from tests.scheduling.bench import FAST_TPOT_S, MS, Bench, attack_of, attacks, many, quiet_requests
 from tests.scheduling.driver import make_limits, make_submit
-from tests.scheduling.test_fairness_properties import FAST_TPOT_S, MS, Bench, attack_of, attacks, many, quiet_requests
 from tests.scheduling.test_scheduler import text_of
 
 DECODES = 12
@@ -34,7 +33,9 @@ def scheduler_of(*, low: int = 0, high: int = 10, **changes) -> Scheduler:
     limits = make_limits(**(values | changes))
     times = StepTimes({bucket: 0.004 + 1e-3 * bucket.decode_rows + 2.5e-4 * bucket.prefill_tokens for bucket in limits.buckets.all()})
     scheduler = Scheduler(limits, model=StepModel(times))
-    policies = [TenantPolicy(tenant_id=name, priority=priority, tpot_s={"fast": TPOT_S}) for name, priority in (("low", low), ("high", high))]
+    policies = [
+        TenantPolicy(tenant_id=name, priority=priority, tpot_s={"fast": TPOT_S}) for name, priority in (("low", low), ("high", high))
+    ]
     scheduler.set_policies(policies)
     for number in range(1, DECODES + 1):
         scheduler.submit(make_submit(number, (number,), salt="low", max_tokens=50))
@@ -63,8 +64,8 @@ def test_decodes_whose_tokens_are_not_due_are_left_to_the_next_step_where_a_firs
 
 
 def test_nobody_waits_who_would_get_the_next_token_too_late() -> None:
-    """It is due 100 ms after the last one; the next step with all takes 24 ms, of which a quarter more is left to it, and this one 16 for 48
-    tokens, 8 for 16."""
+    """It is due 100 ms after the last one; the next step with all takes 24 ms, a quarter more is left to it, and this one 16 for 48 tokens,
+    8 for 16."""
     said = {at_ms: prompt_comes(scheduler_of(), due_ms=at_ms + 60, now_ms=at_ms).split()[0] for at_ms in range(NOW_MS, NOW_MS + 100, 10)}
     assert [at_ms for at_ms, first in said.items() if first == "100:0-47"] == [10, 20, 30, 40, 50, 60]
     assert said[70] == "100:0-15" and said[80] == said[90] == said[100] == "1"
@@ -82,7 +83,7 @@ def test_a_tenant_beyond_its_contract_hurries_nobody_of_its_own_priority() -> No
     scheduler = scheduler_of(high=0)
     beyond = TenantPolicy(tenant_id="high", tpot_s={"fast": TPOT_S}, committed_tpm=1)
     scheduler.set_policies([TenantPolicy(tenant_id="low", tpot_s={"fast": TPOT_S}), beyond])
-    assert "100:0-47" != prompt_comes(scheduler, due_ms=NOW_MS + 60)
+    assert prompt_comes(scheduler, due_ms=NOW_MS + 60) != "100:0-47"
 
 
 @pytest.mark.parametrize("changes", [{"enable_deadline_order": False}, {"scheduling_policy": "fcfs"}, {"fixed_chunk_tokens": 32}])
@@ -99,14 +100,12 @@ class Crowd(Bench):
     """Where decodes are dear: 3 ms a row."""
 
     def __init__(self, num_pages: int = 96) -> None:
-        super().__init__(enable_step_interrupts=False, num_pages=num_pages)
-        times = replace(self.times, decode_row_s=3e-3)
-        self.times = self.simulator._times = self.scheduler._planner._budget._model.times = times
+        super().__init__(decode_row_s=3e-3, enable_step_interrupts=False, num_pages=num_pages)
         self.num_left_out = 0
         choose = self.scheduler._planner._hurry.choose
 
-        def counted(*arguments) -> Choice:
-            choice = choose(*arguments)
+        def counted(decodes: list[Sequence], start_ns: int, now_ns: int) -> Choice:
+            choice = choose(decodes, start_ns, now_ns)
             self.num_left_out += len(choice.left_out)
             return choice
 
