@@ -114,7 +114,8 @@ class Draft:
     def add_decode(self, sequence: Sequence) -> None:
         """Its newest token, known or still on the device, goes through the model; one more is drawn."""
         position = sequence.planned_tokens
-        self.decodes.append(DecodeRow(sequence.slot, sequence.sequence_id, position, _take_new_pages(sequence)))
+        new_pages = () if sequence.sent_pages == len(sequence.pages) else _take_new_pages(sequence)
+        self.decodes.append(DecodeRow(sequence.slot, sequence.sequence_id, position, new_pages))
         self.rows.append(Row(sequence, sequence.epoch, 1, position + 1, samples=True, is_decode=True))
         self.decode_context += position + 1
         sequence.planned_tokens = position + 1
@@ -174,8 +175,6 @@ class Draft:
 
 def _take_new_pages(sequence: Sequence) -> tuple[int, ...]:
     """Pages the runner's table lacks; from now on it has them."""
-    if sequence.sent_pages == len(sequence.pages):
-        return ()
     new = tuple(sequence.pages[sequence.sent_pages :])
     sequence.sent_pages = len(sequence.pages)
     return new

@@ -168,4 +168,4 @@ class Holdings:
 
     def set_aside_for_others(self, holding: Holding) -> int:
         """Free or cached pages that this tenant can not have."""
-        return self.set_aside - holding.set_aside
+        return self.set_aside - holding.set_aside if self.set_aside else 0

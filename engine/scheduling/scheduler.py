@@ -310,6 +310,8 @@ class Scheduler:
         finish = finish_reason(sequence, token, self._limits.eos_token_ids)
         if self._lone:
             self._lone.pop(sequence.sequence_id, None)
+        if finish is None and logprob is None and sequence.first_event_sent:
+            return SequenceEvent(sequence.sequence_id, (token,))
         event = event_of(sequence, (token,), () if logprob is None else (logprob,), finish)
         if finish is not None:
             self._end(sequence)

@@ -59,8 +59,10 @@ class Shares:
     def by_claim(self) -> list[Sequence]:
         """Running sequences, who keeps its pages longest first: interactive ones, those of tenants within their share, the oldest."""
         over = self.tenants_over()
+        if not over and "batch" not in [sequence.submit.lane for sequence in self._running]:
+            return self._running.copy()  # oldest first
         groups: tuple[list[Sequence], ...] = ([], [], [], [])
-        for sequence in self._running:  # oldest first
+        for sequence in self._running:
             groups[2 * self.is_batch(sequence) + (sequence.submit.tenant_id in over)].append(sequence)
         return [sequence for group in groups for sequence in group]
 
@@ -68,8 +70,13 @@ class Shares:
         """Those with running sequences that are beyond their share."""
         if not self._limits.enable_kv_quota:
             return ()
-        tenants = dict.fromkeys([sequence.submit.tenant_id for sequence in self._running])
-        return {name: None for name in tenants if self.is_over(name)}
+        share, holdings, num_pages = self._accounts.share, self._memory.pool.holdings, self._limits.num_pages
+        over: list[str] = []
+        for name in dict.fromkeys([sequence.submit.tenant_id for sequence in self._running]):
+            holding = holdings.of(name)
+            if holding.used > share(name) * num_pages and holding.used > holding.quota.reserve_pages:
+                over.append(name)
+        return over
 
     def is_batch(self, sequence: Sequence) -> bool:
         """It yields to interactive work; nothing does where batch preemption is off."""

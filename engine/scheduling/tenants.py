@@ -19,7 +19,9 @@ KV_READS_PER_TOKEN = 512
 
 def cost_of(row: Row) -> float:
     """Virtual tokens: those computed, and the cached ones read; a query block of a chunk reads its context once."""
-    reads = row.context_tokens * (1 if row.is_decode else -(-row.tokens // QUERY_BLOCK_TOKENS))
+    if row.is_decode:
+        return 1 + row.context_tokens / KV_READS_PER_TOKEN
+    reads = row.context_tokens * -(-row.tokens // QUERY_BLOCK_TOKENS)
     return row.tokens + reads / KV_READS_PER_TOKEN
 
 
@@ -65,13 +67,15 @@ class Accounts:
         """Sequences that all tenants but the one with most of them had at once lately, each at its own time."""
         self._active_weight: float | None = None
         """Sum over tenants with live sequences; None: to be summed anew."""
+        self._shares: dict[str, float] = {}
+        """By that sum, as far as anybody asked for them."""
         self._waiting: dict[str, Account] = {}
         """Those with sequences that wait for a slot."""
         self._has_contracts = False
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """Replace all; a tenant that is not among them keeps its account while it has sequences."""
-        self._active_weight = None
+        self._forget_shares()
         by_name = {policy.tenant_id: policy for policy in policies}
         for name in tuple(self._accounts):
             if name not in by_name and not self._accounts[name].live:
@@ -108,14 +112,14 @@ class Accounts:
         peaks = [each.peak for each in self._lately.values()]
         self.others_at_once = sum(peaks) - max(peaks)
         if account.live == 1:
-            self._active_weight = None
+            self._forget_shares()
 
     def leave(self, tenant_id: str) -> None:
         """A sequence ended."""
         account = self._accounts[tenant_id]
         account.live -= 1
         if not account.live:
-            self._active_weight = None
+            self._forget_shares()
 
     def waiting(self) -> Collection[Account]:
         """Of tenants with sequences that wait for a slot."""
@@ -183,10 +187,19 @@ class Accounts:
 
     def share(self, tenant_id: str) -> float:
         """The tenant's weight among the active ones, it included."""
+        share = self._shares.get(tenant_id)
+        if share is not None:
+            return share
         if self._active_weight is None:
             self._active_weight = sum(account.policy.weight for _, account in self.active())
         own = self.of(tenant_id)
-        return own.policy.weight / (self._active_weight + (0.0 if own.live else own.policy.weight))
+        share = own.policy.weight / (self._active_weight + (0.0 if own.live else own.policy.weight))
+        self._shares[tenant_id] = share
+        return share
+
+    def _forget_shares(self) -> None:
+        self._active_weight = None
+        self._shares.clear()
 
     def _lift(self, account: Account) -> None:
         last = self._last_waiting.counter if self._last_waiting is not None else 0.0
