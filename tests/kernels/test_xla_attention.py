@@ -112,7 +112,7 @@ def test_a_nan_scale_of_8_bit_pages_behind_a_sequences_end_reaches_nobody() -> N
     keys[tables[0, 1], 3:] = np.nan
     values[tables[0, 1], 3:] = np.nan
     pages, k, v = narrow_pages(keys, values, "int8")
-    assert np.isnan(pages.k_scale).any() and np.isnan(pages.v_scale).any()
+    assert all(np.isnan(np.asarray(scale)).any() for scale in (pages.k_scale, pages.v_scale))
     q = draw.standard_normal((2, 3, shape.num_heads, shape.head_dim), np.float32)
     lengths = np.array([19, 5], np.int32)
     np.testing.assert_allclose(
