@@ -8,9 +8,11 @@ trace its synthetic twin is replayed. A million requests take some ten minutes: 
 
 import argparse
 import json
-import os
+import resource
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from benchmarks.tail.case import Figure
 
 HOUR = ("azure2023/AzureLLMInferenceTrace_conv.csv", "azure", ("--divide-lengths", "4", "--tenants", "8", "--load", "0.85"))
 MINUTES = ("vtc_arena27/arena27_10min.csv", "arena27", ("--load", "0.85"))
+LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,23 +43,32 @@ class Run:
 
 def run_case(case: str, source: Sequence[str], flags: Sequence[str]) -> Run:
     """The command in a process of its own."""
-    command = [sys.executable, "-m", "engine.simulation", *source, *flags, "--json", "-"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        report = json.loads(process.stdout.read())
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{case}: the simulation ended with {process.returncode}")
-    figures = report["figures"]
+    before, peak_kb = resource.getrusage(resource.RUSAGE_CHILDREN), 0
+    with tempfile.TemporaryFile() as written:
+        command = [sys.executable, "-m", "engine.simulation", *source, *flags, "--json", "-"]
+        with subprocess.Popen(command, stdout=written) as process:
+            while process.poll() is None:
+                peak_kb = max(peak_kb, peak_kb_of(process.pid))
+                time.sleep(LOOK_EVERY_S)
+        if process.returncode:
+            raise SystemExit(f"{case}: the simulation ended with {process.returncode}")
+        written.seek(0)
+        report = json.load(written)
+    after, figures = resource.getrusage(resource.RUSAGE_CHILDREN), report["figures"]
     return Run(
         case=case,
         requests=report["requests"],
         steps=figures["steps"],
         virtual_s=figures["virtual_s"],
-        cpu_s=used.ru_utime + used.ru_stime,
-        peak_mb=used.ru_maxrss / 1024,
+        cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        peak_mb=peak_kb / 1024,
     )
+
+
+def peak_kb_of(process_id: int) -> int:
+    """Most memory that the process ever had resident. Not from `wait4`: that tells no less than this process had when it forked."""
+    status = Path(f"/proc/{process_id}/status").read_text()
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
 def source_of(trace: str, twin: str, trace_dir: Path | None) -> tuple[str, ...]:

@@ -91,9 +91,10 @@ class CachedPages:
         for holding in changed.values():
             self._num_versions += 1
             holding.version = self._num_versions
-            first = holding.first(self._orders) if holding.evictable_by_others else None
-            if first is not None:
-                heappush(self._tenants, self._entry(holding, first[0], first[1]))
+            if holding.cached and holding.evictable_by_others:
+                first = holding.first(self._orders)
+                if first is not None:
+                    heappush(self._tenants, self._entry(holding, first[0], first[1]))
         changed.clear()
         if len(self._tenants) > 2 * len(self._holdings) + STALE_ENTRIES:
             self._tenants = [entry for entry in self._tenants if entry[4].version == entry[3]]

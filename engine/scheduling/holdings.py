@@ -43,7 +43,8 @@ class Holding:
     @property
     def set_aside(self) -> int:
         """Pages that are its own although no sequence of it uses them."""
-        return max(0, self.quota.reserve_pages - self.used)
+        reserve_pages = self.quota.reserve_pages
+        return max(0, reserve_pages - self.used) if reserve_pages else 0
 
     @property
     def spoken_for(self) -> int:
@@ -80,9 +81,13 @@ class Holding:
 
     def first(self, orders: list[int]) -> Ranked | None:
         """The cached page that goes first."""
-        while self.ranked and orders[self.ranked[0][2]] != self.ranked[0][1]:
-            heappop(self.ranked)
-        return self.ranked[0] if self.ranked else None
+        ranked = self.ranked
+        while ranked:
+            first = ranked[0]
+            if orders[first[2]] == first[1]:
+                return first
+            heappop(ranked)
+        return None
 
 
 def quotas_of(policies: Iterable[TenantPolicy], num_pages: int, most_reserved: int) -> dict[str, Quota]:

@@ -54,7 +54,7 @@ class DecodeRepeater:
         """Steps one after another from `now_ns`, none of which begins at `until_ns` or later, or, if they are to be `whole`, ends later:
         whoever comes then may cut it short. At most `most`."""
         running = self._roster.running
-        rows, context = len(running), sum(sequence.planned_tokens + 1 for sequence in running)
+        rows, context = len(running), sum([sequence.planned_tokens for sequence in running]) + len(running)
         bucket = self._limits.buckets.choose(rows, 0)
         bound_s = self._bound_s()
         ended: list[int] = []
