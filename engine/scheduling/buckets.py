@@ -1,6 +1,5 @@
 """The compiled shapes: which there are, and which one a step runs in."""
 
-from bisect import bisect_left
 from dataclasses import dataclass
 
 from engine.errors import ConfigError
@@ -57,7 +56,7 @@ class Buckets:
 
 
 def _smallest(sizes: tuple[int, ...], needed: int) -> int:
-    return sizes[bisect_left(sizes, needed)]
+    return next(size for size in sizes if size >= needed)
 
 
 def buckets_of(config: EngineConfig) -> Buckets:

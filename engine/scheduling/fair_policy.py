@@ -14,9 +14,6 @@ JUMP_BEFORE_NS = 250_000_000
 """A first token that is due so soon may jump the order of the counters,"""
 JUMP_DEBT = 256.0
 """while its tenant is inside its contract and was served at most so many virtual tokens more than the least served one."""
-TIE_TOKENS = 64.0
-"""Tenants whose counters lie in the same stretch of so many virtual tokens are served alike: between them priority decides, then who is
-closer to its first token. A stretch is soon used up, so nobody starves by it."""
 NO_DEADLINE_NS = 2**63
 
 type Group = tuple[str, str]
@@ -84,10 +81,11 @@ class TenantFair:
         tokens: dict[str, int] = {}
         by_tenant: dict[str, dict[str, int]] = {}
         for row in rows:
-            lane, tenant = _group(row.sequence)
-            tokens[lane] = tokens.get(lane, 0) + row.tokens
-            own = by_tenant.setdefault(tenant, {})
-            own[lane] = own.get(lane, 0) + row.tokens
+            if not row.is_decode:
+                lane, tenant = _group(row.sequence)
+                tokens[lane] = tokens.get(lane, 0) + row.tokens
+                own = by_tenant.setdefault(tenant, {})
+                own[lane] = own.get(lane, 0) + row.tokens
         self.lanes.note_step(tokens, {lane for lane, _ in self._with_work})
         self._noted = [self.lanes]
         for tenant, own in by_tenant.items():
@@ -115,12 +113,13 @@ class TenantFair:
         return [lane for lane in LANES if (lane, tenant) in self._waiting]
 
     def _rank(self, tenant: str, first: Sequence, now_ns: int) -> tuple[bool, float, int, int, int]:
-        """What is late already jumps no more: a flood would always be late."""
+        """What is late already jumps no more: a flood would always be late. Between tenants that were served alike priority decides, then
+        who is closer to its first token: nobody starves by that."""
         account = self.accounts.of(tenant)
         deadline_ns = first.submit.ttft_deadline_ns
         is_near = self.by_deadline and deadline_ns > 0 and 0 <= deadline_ns - now_ns < JUMP_BEFORE_NS
         jumps = is_near and self.accounts.debt(tenant) < JUMP_DEBT and self.accounts.is_in_contract(tenant, now_ns)
-        served = account.counter // TIE_TOKENS
+        served = self.accounts.stretch(account)
         return not jumps, deadline_ns if jumps else served, -account.policy.priority, first.uncomputed_tokens, account.order
 
     def _turn(self, sequence: Sequence) -> tuple[int, int]:

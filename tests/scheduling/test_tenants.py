@@ -4,11 +4,11 @@ import pytest
 
 from engine.scheduling.contract import MinuteTokens
 from engine.scheduling.draft import Row
-from engine.scheduling.fair_policy import JUMP_BEFORE_NS, JUMP_DEBT, TIE_TOKENS, TenantFair
+from engine.scheduling.fair_policy import JUMP_BEFORE_NS, JUMP_DEBT, TenantFair
 from engine.scheduling.lanes import QUANTUM_TOKENS, LaneShares
 from engine.scheduling.policy import ByPriority
 from engine.scheduling.request import Sequence
-from engine.scheduling.tenants import KV_READS_PER_TOKEN, Accounts, cost_of
+from engine.scheduling.tenants import KV_READS_PER_TOKEN, TIE_TOKENS, Accounts, cost_of
 from engine.wire import Sampling, Submit, TenantPolicy
 
 
@@ -184,6 +184,17 @@ def test_between_tenants_served_alike_priority_decides_and_then_who_is_closer_to
     assert order_of(policy, long, short) == [1, 2]
     policy.accounts.charge(make_row("a", int(TIE_TOKENS)))
     assert order_of(policy, long, short) == [2, 1]
+
+
+def test_where_requests_are_counted_whoever_had_one_more_is_behind_whatever_its_priority_and_its_length() -> None:
+    accounts = Accounts("requests")
+    accounts.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b", priority=1)])
+    long, short = make_sequence(1, "a"), make_sequence(2, "b")
+    long.tokens, short.tokens = [5] * 40, [5] * 3
+    policy = TenantFair(accounts)
+    assert order_of(policy, long, short) == [2, 1]
+    accounts.charge_admission("b")
+    assert order_of(policy, long, short) == [1, 2]
 
 
 def test_of_one_tenants_begun_prompts_the_earliest_deadline_goes_first_and_then_the_one_closer_to_its_end() -> None:
