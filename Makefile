@@ -5,7 +5,7 @@
 # make bench     measure this server beside vLLM and llama.cpp, where they are installed (see benchmarks/README.md)
 # make bench-tail  measure what tenants do to each other's tails (BENCH_FLAGS="--quick straggler"; see benchmarks/README.md)
 # make gpu-compile  compile the GPU kernels and whole steps for cards that are not here; writes var/gpu-compile.json
-# make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card
+# make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card (GPU_BENCH_FLAGS=--dry-run for any; GPU_BENCH_PYTHON=)
 # make docker-smoke  build the image and run docker/compose.yaml for real; writes var/docker-smoke.json (see docs/docker.md)
 # make k8s       make what docker/k8s takes from alerts/ anew
 # make k8s-check  compare docker/k8s with the schemas of Kubernetes, KEDA and the Prometheus operator (needs kubectl)
@@ -22,6 +22,8 @@ TEST_WORKERS ?= 2
 BENCH_FLAGS ?=
 GPU_COMPILE_FLAGS ?=
 GPU_BENCH_FLAGS ?=
+# a Python whose JAX knows the card already: it is run as it is, and nothing is installed
+GPU_BENCH_PYTHON ?=
 DOCKER_SMOKE_FLAGS ?=
 
 VENV := .venv
@@ -71,8 +73,10 @@ bench-tail: $(VENV)/.stamp-dev
 gpu-compile: .venv-gpu/.stamp
 	.venv-gpu/bin/python -W ignore -m tools.gpu_compile $(GPU_COMPILE_FLAGS)
 
-gpu-bench: $(VENV)/.stamp-project
-	$(VENV_PYTHON) -W ignore -m benchmarks.gpu_bench $(GPU_BENCH_FLAGS)
+# without a card (--dry-run, --tiny) the server's own environment will do
+GPU_BENCH_STAMP := $(if $(shell command -v nvidia-smi),.venv-cuda/.stamp,$(VENV)/.stamp-project)
+gpu-bench: $(if $(GPU_BENCH_PYTHON),,$(GPU_BENCH_STAMP))
+	$(or $(GPU_BENCH_PYTHON),$(dir $(GPU_BENCH_STAMP))bin/python) -W ignore -m benchmarks.gpu_bench $(GPU_BENCH_FLAGS)
 
 docker-smoke: $(VENV)/.stamp-dev
 	$(VENV_PYTHON) -m tools.docker_smoke $(DOCKER_SMOKE_FLAGS)
@@ -98,6 +102,12 @@ lock:
 .venv-gpu/.stamp: requirements/gpu-compile.lock
 	@python="$$(tools/find_python.sh)" && echo "installing the GPU compilers (1.1 GB)" && "$$python" -m venv --clear .venv-gpu
 	@.venv-gpu/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --require-hashes -r requirements/gpu-compile.lock
+	@touch $@
+
+# JAX with CUDA's libraries, beside the server's own environment, which has none
+.venv-cuda/.stamp: requirements/cuda12.lock
+	@python="$$(tools/find_python.sh)" && echo "installing JAX for NVIDIA cards (several GB)" && "$$python" -m venv --clear .venv-cuda
+	@.venv-cuda/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r requirements/cuda12.lock
 	@touch $@
 
 # grafana-client's HTTP library takes the place of urllib3, so it has an environment of its own

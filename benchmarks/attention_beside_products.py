@@ -1,20 +1,24 @@
-"""XLA's decode attention on a CPU beside the matrix products of the same layers: SmolLM2's shapes, 32 rows, 1,024 tokens of context.
+"""Decode attention on a CPU beside XLA's matrix products of the same layers: SmolLM2's shapes, 32 rows, 1,024 tokens of context.
 
     python -m benchmarks.attention_beside_products [--rows 32] [--context 1024] [--repeats 15]
+
+KV in bf16 and in int8, attention of XLA and of the native kernels. Pages lie scattered, as in a pool that has been in use.
 
 Every layer has its own weights and its own pages, as in a step, so that no cache holds what it would not. All are called in turn and
 the quickest of the repeats counts. The bar: attention takes no longer than the products.
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.kernels_cpu import HEAD, MATRICES, SMOLLM2, tables_of
+from benchmarks.kernels_cpu import HEAD, KV_DTYPES, MATRICES, SMOLLM2, tables_of
 from benchmarks.record import keep
 from benchmarks.tail.case import Figure
 from engine.kernels.attention import AttentionBackend
@@ -45,14 +49,17 @@ def products_call(rows: int) -> Call:
     return lambda: run(layers, x)
 
 
-def attention_call(backend: AttentionBackend, rows: int, context: int) -> Call:
-    """Attention of each layer, its answer the next one's queries."""
+def attention_call(backend: AttentionBackend, rows: int, context: int, kv_dtype: str) -> Call:
+    """Attention of each layer, its answer the next one's queries. What the pages hold is written as a step writes it."""
     tables, lengths, pages = tables_of(rows, context)
     draw = np.random.default_rng(1)
+    write = jax.jit(partial(backend.write, SMOLLM2), donate_argnums=0)
+    slots = jnp.arange(pages * SMOLLM2.page_size, dtype=jnp.int32)
     caches = []
     for _ in range(NUM_LAYERS):
-        cache = backend.allocate(SMOLLM2, pages, "bfloat16")
-        caches.append(jax.tree.map(lambda a: jnp.asarray(draw.standard_normal(a.shape, np.float32), a.dtype), cache))
+        drawn = draw.standard_normal((2, slots.size, SMOLLM2.num_kv_heads, SMOLLM2.head_dim), np.float32)
+        k, v = jnp.asarray(drawn, jnp.bfloat16)
+        caches.append(write(backend.allocate(SMOLLM2, pages, kv_dtype), k, v, slots))
 
     @jax.jit
     def run(caches: list[object], q: jax.Array, tables: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -78,10 +85,11 @@ def quickest_ms(calls: Mapping[str, Call], repeats: int) -> dict[str, float]:
 
 def measure(rows: int, context: int, repeats: int) -> dict[str, float]:
     """Milliseconds of one layer."""
-    calls = {"xla products": products_call(rows), "xla attention": attention_call(XlaAttention(), rows, context)}
     library = native_library()
-    if not isinstance(library, NativeUnavailable):
-        calls["cpu-native attention"] = attention_call(CpuNativeAttention(library), rows, context)
+    native = () if isinstance(library, NativeUnavailable) else (CpuNativeAttention(library),)
+    calls = {"xla products": products_call(rows)}
+    for backend, kv_dtype in itertools.product((XlaAttention(), *native), KV_DTYPES):
+        calls[f"{backend.name} attention, {kv_dtype} KV"] = attention_call(backend, rows, context, kv_dtype)
     return quickest_ms(calls, repeats)
 
 
@@ -92,7 +100,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     ms = measure(options.rows, options.context, options.repeats)
-    ratios = {name: value / ms["xla products"] for name, value in ms.items() if name.endswith("attention")}
+    ratios = {name: value / ms["xla products"] for name, value in ms.items() if " attention" in name}
     figures = [Figure(f"{name}, share of the products' time", ratio, bar=MOST_RATIO) for name, ratio in ratios.items()]
     keep("attention", figures, {"rows": options.rows, "context": options.context, "ms_a_layer": ms})
 

@@ -1,4 +1,4 @@
-"""`python -m engine run|prepare|info|simulate`: what the control plane and its command line start as subprocesses.
+"""`python -m engine run|prepare|info`: what the control plane and its command line start as subprocesses.
 
 Exit codes: 0 done, 2 usage, 3 a setting or the model is at fault (do not restart), 1 anything else.
 """
@@ -18,7 +18,6 @@ from engine.model.export import export_model
 from engine.model.info import describe_model
 from engine.needs import needs_of
 from engine.server import serve
-from engine.simulation.command import simulate
 from engine.wire import DEFAULT_MODEL, EngineConfig
 
 EXIT_AT_FAULT = 3
@@ -71,8 +70,6 @@ def needs(config_json: str) -> None:
     """Say as JSON (`ModelNeeds`) what a configuration takes of this machine."""
     click.echo(msgspec.json.encode(needs_of(msgspec.json.decode(config_json, type=EngineConfig))))
 
-
-main.add_command(simulate)
 
 if __name__ == "__main__":
     try:

@@ -47,7 +47,7 @@ def pull(arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", metavar="TRACE [OPTIONS]", nargs=-1, type=click.UNPROCESSED)
 def simulate(arguments: tuple[str, ...]) -> None:
     """Replay TRACE on the scheduler under a virtual clock: tails, attainment and fairness by tenant; how many more users fit."""
-    _ask_engine("simulate", arguments)
+    _ask_engine("simulate", arguments, module="engine.simulation")
 
 
 def _ask_engine(command: str, arguments: tuple[str, ...], module: str = "") -> None:

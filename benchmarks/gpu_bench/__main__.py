@@ -119,7 +119,8 @@ def main(arguments: list[str]) -> int:
     device = jax.devices()[0]
     backends = (PallasTritonBackend((9, 0), interpret=True),) if options.tiny else gpu_backends(device)
     if not backends:
-        print(f"{device.device_kind} is no NVIDIA GPU that the kernels run on; --dry-run shows what would run on one", file=sys.stderr)
+        remedy = "GPU_BENCH_PYTHON=... of make takes a Python whose JAX does; --dry-run shows what would run on a card"
+        print(f"JAX of {sys.executable} finds no NVIDIA GPU that the kernels run on, but {device.device_kind}: {remedy}", file=sys.stderr)
         return 2
     memory_bytes = 0 if options.tiny else device.memory_stats()["bytes_limit"]
     bench = Bench(backends, CARDS.get(device.device_kind), options.tiny, memory_bytes)

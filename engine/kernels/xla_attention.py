@@ -130,8 +130,18 @@ def _compute_dtype(cache: PagedKv, q: jax.Array) -> jnp.dtype:
     return cache.k.dtype if cache.k_scale is None else q.dtype
 
 
-def _read_block(shape: AttentionShape, cache: PagedKv, table: jax.Array, block: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """K and V of KV block number `block` of one table [M] or several [R, M] -> [256, K * D] or [R, 256, K * D] of `dtype`."""
+class _Block(NamedTuple):
+    """K and V of 256 tokens in the products' type. Values of 8 bits are exact in it, so their scales are left for scores and weights,
+    which are K * D / H times fewer."""
+
+    k: jax.Array  # [..., 256, K * D]
+    v: jax.Array  # [..., 256, K * D]
+    k_scale: jax.Array | None  # f32 [..., K, 256]
+    v_scale: jax.Array | None  # f32 [..., K, 256]
+
+
+def _read_block(shape: AttentionShape, cache: PagedKv, table: jax.Array, block: jax.Array, dtype: jnp.dtype) -> _Block:
+    """KV block number `block` of one table [M] or several [R, M]."""
     block_pages = KV_BLOCK_TOKENS // shape.page_size
     ids = lax.dynamic_slice_in_dim(table, block * block_pages, block_pages, axis=-1)
 
@@ -139,14 +149,10 @@ def _read_block(shape: AttentionShape, cache: PagedKv, table: jax.Array, block: 
         taken = jnp.take(pages.reshape(pages.shape[0], -1), ids, axis=0, mode="clip")
         return taken.reshape(*ids.shape[:-1], KV_BLOCK_TOKENS, -1)
 
-    def rescaled(values: jax.Array, scales: jax.Array) -> jax.Array:
-        heads = values.reshape(*values.shape[:-1], shape.num_kv_heads, shape.head_dim)
-        return (heads.astype(jnp.float32) * scales[..., None]).astype(dtype).reshape(values.shape)
-
-    k, v = take(cache.k), take(cache.v)
+    k, v = take(cache.k).astype(dtype), take(cache.v).astype(dtype)
     if cache.k_scale is None or cache.v_scale is None:
-        return k, v
-    return rescaled(k, take(cache.k_scale)), rescaled(v, take(cache.v_scale))
+        return _Block(k, v, None, None)
+    return _Block(k, v, take(cache.k_scale).swapaxes(-1, -2), take(cache.v_scale).swapaxes(-1, -2))
 
 
 class _Softmax(NamedTuple):
@@ -194,26 +200,32 @@ def _decode_group(shape: AttentionShape, cache: PagedKv, rows: tuple[jax.Array, 
     seen = lengths[:, None] - jnp.arange(num_queries - 1, -1, -1)  # tokens that each query sees; [R, Q]
     window = shape.sliding_window
     oldest = jnp.zeros_like(seen) if window is None else jnp.maximum(seen - window, 0)
+    dims = (num_rows, num_queries, num_kv, shape.num_heads // num_kv)
 
     def read(block: jax.Array) -> tuple[jax.Array, jax.Array, _Weigh]:
         positions = block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS)
         visible = (positions < seen[:, :, None]) & (positions >= oldest[:, :, None])  # [R, Q, 256]
-        k, v = _read_block(shape, cache, tables, block, dtype)
-        v = jnp.where(visible.any(axis=1)[:, :, None], v, 0)  # a stale NaN times 0 is NaN
-        products = lax.dot_general(diagonal, k, (((2,), (2,)), ((0,), (0,))), preferred_element_type=jnp.float32)
-        scores = _capped(shape, products).reshape(num_rows, num_queries, shape.num_heads, KV_BLOCK_TOKENS)
+        read_by_any = visible.any(axis=1)  # what nobody reads may be a stale NaN, and NaN times 0 is NaN
+        k, v, k_scale, v_scale = _read_block(shape, cache, tables, block, dtype)
+        products = lax.dot_general(diagonal, k, (((2,), (2,)), ((0,), (0,))), preferred_element_type=jnp.float32).reshape(*dims, -1)
+        if k_scale is not None:
+            products *= k_scale[:, None, :, None]
 
         def weigh(weights: jax.Array) -> jax.Array:
+            if v_scale is None:
+                values = jnp.where(read_by_any[:, :, None], v, 0)
+            else:
+                values, weights = v, weights * jnp.where(read_by_any[:, None], v_scale, 0.0)[:, None, :, None]
             flat = weights.astype(dtype).reshape(num_rows, -1, KV_BLOCK_TOKENS)
-            summed = lax.dot_general(flat, v, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
-            return summed.reshape(num_rows, num_queries, shape.num_heads, num_kv * dim)
+            summed = lax.dot_general(flat, values, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
+            return summed.reshape(*dims, num_kv * dim)
 
-        return scores, visible[:, :, None, :], weigh
+        return _capped(shape, products), visible[:, :, None, None], weigh
 
     first = jnp.min(jnp.where(lengths > 0, oldest[:, 0], jnp.max(lengths))) // KV_BLOCK_TOKENS
     end = -(-jnp.max(lengths) // KV_BLOCK_TOKENS)
-    out = _run_blocks(first, end, (num_rows, num_queries, shape.num_heads), num_kv * dim, read)
-    spread = out.reshape(num_rows, num_queries, num_kv, -1, num_kv, dim)
+    out = _run_blocks(first, end, dims, num_kv * dim, read)
+    spread = out.reshape(*dims, num_kv, dim)
     return (spread * own.astype(jnp.float32)).sum(axis=4).reshape(q.shape).astype(q.dtype)
 
 
@@ -233,16 +245,24 @@ def _prefill_tile(
         positions = block * KV_BLOCK_TOKENS + jnp.arange(KV_BLOCK_TOKENS)
         distance = q_positions[:, None] - positions[None, :]
         visible = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
-        k, v = _read_block(shape, cache, table, block, dtype)
-        k, v = k.reshape(-1, num_kv, dim), jnp.where((positions < last)[:, None], v, 0).reshape(-1, num_kv, dim)
+        read_by_any = positions < last
+        k, v, k_scale, v_scale = _read_block(shape, cache, table, block, dtype)
+        k, v = k.reshape(-1, num_kv, dim), v.reshape(-1, num_kv, dim)
         products = lax.dot_general(heads_first, k, (((2,), (2,)), ((0,), (1,))), preferred_element_type=jnp.float32)
+        products = products.reshape(num_kv, group, tile, -1)
+        if k_scale is not None:
+            products *= k_scale[:, None, None]
 
         def weigh(weights: jax.Array) -> jax.Array:
+            if v_scale is None:
+                values = jnp.where(read_by_any[:, None, None], v, 0)
+            else:
+                values, weights = v, weights * jnp.where(read_by_any, v_scale, 0.0)[:, None, None]
             rows = weights.astype(dtype).reshape(num_kv, group * tile, KV_BLOCK_TOKENS)
-            summed = lax.dot_general(rows, v, (((2,), (0,)), ((0,), (1,))), preferred_element_type=jnp.float32)
+            summed = lax.dot_general(rows, values, (((2,), (0,)), ((0,), (1,))), preferred_element_type=jnp.float32)
             return summed.reshape(num_kv, group, tile, dim)
 
-        return _capped(shape, products).reshape(num_kv, group, tile, -1), visible[None, None], weigh
+        return _capped(shape, products), visible[None, None], weigh
 
     first = 0 if window is None else jnp.maximum(first_position - window + 1, 0) // KV_BLOCK_TOKENS
     out = _run_blocks(first, -(-last // KV_BLOCK_TOKENS), (num_kv, group, tile), dim, read)

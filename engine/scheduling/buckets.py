@@ -1,5 +1,6 @@
 """The compiled shapes: which there are, and which one a step runs in."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from engine.errors import ConfigError
@@ -56,7 +57,7 @@ class Buckets:
 
 
 def _smallest(sizes: tuple[int, ...], needed: int) -> int:
-    return next(size for size in sizes if size >= needed)
+    return sizes[bisect_left(sizes, needed)]
 
 
 def buckets_of(config: EngineConfig) -> Buckets:

@@ -1,6 +1,7 @@
 """How long the next step may take, and what fits: decodes that must be in it, others that may wait, prefill tokens."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from engine.scheduling.buckets import round_to_block
 from engine.scheduling.limits import Limits
@@ -39,26 +40,36 @@ class StepBudget:
         def is_patient(sequence: Sequence) -> bool:
             return sequence.submit.lane != "fast" or sequence.submit.tenant_id in outside_contract
 
-        patient = any(map(is_patient, decodes))
-        if self._model is None or not self._max_step_s or not is_urgent or not patient:
+        if self._model is None or not self._max_step_s or not is_urgent or not any(map(is_patient, decodes)):
+            return decodes
+        if self._all_fit(decodes, self._model):
             return decodes
         horizon_ns = start_ns + round(2e9 * self._max_step_s)
         chosen: dict[int, None] = {}
         work = NO_WORK
-        for due_ns, _, sequence in sorted((_due_ns(sequence, start_ns), index, sequence) for index, sequence in enumerate(decodes)):
+        for next_ns, _, sequence in sorted((due_ns(sequence, start_ns), index, sequence) for index, sequence in enumerate(decodes)):
             longer = work.with_decode(sequence.planned_tokens + 1)
-            must = not is_patient(sequence) or due_ns <= horizon_ns
+            must = not is_patient(sequence) or next_ns <= horizon_ns
             if must or self._model.predict_s(self._limits.buckets.choose(longer.decode_rows, 0), longer) <= self._max_step_s:
                 chosen[sequence.sequence_id] = None
                 work = longer
         return [sequence for sequence in decodes if sequence.sequence_id in chosen]
 
+    def _all_fit(self, decodes: list[Sequence], model: StepModel) -> bool:
+        """However many of them are in the step, it is within the limit: all of their work is, in whichever program."""
+        context = sum([sequence.planned_tokens for sequence in decodes]) + len(decodes)
+        work, buckets = Work(decode_rows=len(decodes), decode_context=context), self._limits.buckets
+        largest = buckets.choose(len(decodes), 0)
+        return all(
+            model.predict_s(Bucket(rows, 0), work) <= self._max_step_s for rows in buckets.decode_rows if rows <= largest.decode_rows
+        )
+
     def token_limit_s(self, decodes: Iterable[Sequence], start_ns: int) -> float | None:
         """How long a step with these decodes may take by their tightest token deadline, before any of them is in it; None: no deadline."""
         if self._model is None:
             return None
-        limits = ((_due_ns(sequence, start_ns) - start_ns) / 1e9 for sequence in decodes if sequence.tpot_ns)
-        return min(limits, default=None)
+        first_ns = min([due_ns(sequence, start_ns) for sequence in decodes if sequence.tpot_ns], default=None)
+        return None if first_ns is None else (first_ns - start_ns) / 1e9
 
     def prefill_rows(
         self,
@@ -98,12 +109,48 @@ class StepBudget:
             return wanted  # the rest in a step of its own would take longer, for it and for everybody
         return best
 
+    @property
+    def foretells(self) -> bool:
+        """There is a model."""
+        return self._model is not None
+
+    def least_s(self, decodes: Collection[Sequence], newcomers: Collection[Sequence]) -> float:
+        """What 99 of 100 steps with these decodes, those of prompts that end before it, and the smallest chunk stay below."""
+        assert self._model is not None, "nothing is foretold without a model"
+        work, most = work_of_decodes(decodes), self._limits.max_num_seqs
+        for prompt in newcomers:
+            work = work.with_decode(len(prompt.tokens)) if work.decode_rows < most else work
+        return self._seconds(self._model, self._limits.buckets.mixed_prefill_tokens[0], work, 0)[0]
+
+    def prospect(self, decodes: Collection[Sequence], limit_s: float | None, *, wanted_tokens: int, is_fast: bool) -> "Prospect":
+        """What a step with these decodes, which should take no longer than `limit_s`, does for prompts of so many tokens."""
+        assert self._model is not None, "nothing is foretold without a model"
+        work = work_of_decodes(decodes)
+        size = self.prefill_rows(limit_s, work, 0, is_fast=is_fast) or self._limits.buckets.prefill_capacity(len(decodes))
+        surely_s, likely_s = self._seconds(self._model, size, work, 0)
+        return Prospect(min(size, wanted_tokens) / likely_s, surely_s)
+
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> tuple[float, float]:
         """With a chunk of so many tokens: what 99 of 100 such steps stay below, as a token that is due needs, and what 9 of 10 do, which
         is enough for whoever may come while it runs."""
         bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
         longer = work.with_chunk(size, context)
-        return model.predict_s(bucket, longer), model.likely_s(bucket, longer)
+        return model.bounds_s(bucket, longer)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """Of a step."""
+
+    tokens_per_s: float
+    """Of prompts, on average."""
+    seconds: float
+    """What 99 of 100 such steps stay below."""
+
+
+def work_of_decodes(decodes: Collection[Sequence]) -> Work:
+    """The next token of each."""
+    return Work(decode_rows=len(decodes), decode_context=sum(sequence.planned_tokens + 1 for sequence in decodes))
 
 
 def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
@@ -118,7 +165,7 @@ def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
     return suggested
 
 
-def _due_ns(sequence: Sequence, start_ns: int) -> int:
+def due_ns(sequence: Sequence, start_ns: int) -> int:
     """When its next token is due, in a step that starts when the steps in flight are done: they may draw one, too."""
     return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns)
 
@@ -127,6 +174,11 @@ def next_due_ns(sequence: Sequence, last_token_ns: int) -> int:
     """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not."""
     if not sequence.tpot_ns:
         return last_token_ns + PATIENT_GAP_NS
+    tpot_ns = sequence.tpot_ns
     gaps = len(sequence.tokens) + sequence.in_flight_samples - sequence.prompt_tokens
-    by_mean_ns = sequence.first_token_ns + gaps * sequence.tpot_ns
-    return max(last_token_ns + sequence.tpot_ns, min(last_token_ns + round(sequence.tpot_ns * GAP_TARGETS), by_mean_ns))
+    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns, last_token_ns + tpot_ns
+    # comparisons, because this is asked of every decode row of every step
+    if by_mean_ns <= by_gap_ns:
+        return by_gap_ns
+    longest_ns = last_token_ns + round(tpot_ns * GAP_TARGETS)
+    return by_mean_ns if by_mean_ns < longest_ns else longest_ns

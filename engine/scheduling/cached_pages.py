@@ -11,6 +11,7 @@ type Victim = Literal["over_cap", "over_reserve", "own"]
 
 VICTIMS: tuple[Victim, ...] = ("over_cap", "over_reserve", "own")
 NOT_CACHED = 0
+UNRANKED = float("-inf")
 
 type Entry = tuple[bool, float, int, int, Holding]
 """Within its cap, precedence, order of release, version (each is used once), whose."""
@@ -24,11 +25,11 @@ class CachedPages:
         self._policy = policy
         self._half_life = float(max(1, num_pages))
         self._orders = [NOT_CACHED] * num_pages
-        self._ranks = [float("-inf")] * num_pages
+        self._ranks = [UNRANKED] * num_pages
         self._uses = [1] * num_pages
         self._uses_ranked = [0] * num_pages
         self._num_released = 0
-        self._floor = float("-inf")
+        self._floor = UNRANKED
         self._num_versions = 0
         self._tenants: list[Entry] = []
         """A heap of tenants with a page to give up."""
@@ -38,7 +39,7 @@ class CachedPages:
 
     def note_computed(self, page: int) -> None:
         """The page is taken for new tokens: whatever it held before was wanted by nobody."""
-        self._uses[page], self._uses_ranked[page], self._ranks[page] = 1, 0, float("-inf")
+        self._uses[page], self._uses_ranked[page], self._ranks[page] = 1, 0, UNRANKED
 
     def note_found(self, page: int) -> None:
         """Somebody wants what it holds."""
@@ -90,9 +91,10 @@ class CachedPages:
         for holding in changed.values():
             self._num_versions += 1
             holding.version = self._num_versions
-            first = holding.first(self._orders) if holding.evictable_by_others else None
-            if first is not None:
-                heappush(self._tenants, self._entry(holding, first[0], first[1]))
+            if holding.cached and holding.evictable_by_others:
+                first = holding.first(self._orders)
+                if first is not None:
+                    heappush(self._tenants, self._entry(holding, first[0], first[1]))
         changed.clear()
         if len(self._tenants) > 2 * len(self._holdings) + STALE_ENTRIES:
             self._tenants = [entry for entry in self._tenants if entry[4].version == entry[3]]

@@ -1,7 +1,7 @@
 """Validation at the door: JAX clamps and drops out-of-range indices in silence, so a bad id would give wrong text."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from engine.errors import InvalidSequence
 from engine.scheduling.kv_memory import KvMemory
@@ -55,10 +55,10 @@ def leader_of(sequence: Sequence, live: Mapping[int, Sequence], limits: Limits) 
     return leader
 
 
-def _check_ids(field: str, ids: Iterable[int], vocab_size: int) -> None:
-    for token_id in ids:
-        if not 0 <= token_id < vocab_size:
-            raise InvalidSequence(f"{field} has token id {token_id}: ids of this model are 0 to {vocab_size - 1}")
+def _check_ids(field: str, ids: Collection[int], vocab_size: int) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+        wrong = next(token_id for token_id in ids if not 0 <= token_id < vocab_size)
+        raise InvalidSequence(f"{field} has token id {wrong}: ids of this model are 0 to {vocab_size - 1}")
 
 
 def _check_lengths(prompt_tokens: int, sampling: Sampling, max_model_len: int) -> None:

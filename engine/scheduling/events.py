@@ -9,10 +9,11 @@ from engine.wire import FinishReason, SequenceEvent, TokenLogprob
 def finish_reason(sequence: Sequence, token: int, eos_token_ids: Collection[int]) -> FinishReason | None:
     """Whether its newest token, which it has already, ends it."""
     sampling = sequence.submit.sampling
-    may_stop = len(sequence.tokens) - sequence.prompt_tokens >= sampling.min_tokens
     is_eos = token in eos_token_ids and not sampling.ignore_eos
-    if may_stop and (is_eos or token in sampling.stop_token_ids):
-        return FinishReason.STOP
+    if is_eos or token in sampling.stop_token_ids:
+        may_stop = len(sequence.tokens) - sequence.prompt_tokens >= sampling.min_tokens
+        if may_stop:
+            return FinishReason.STOP
     return FinishReason.LENGTH if len(sequence.tokens) >= sequence.max_tokens else None
 
 

@@ -7,14 +7,14 @@ its head: a head without its tail is still a useful prefix, a tail without its h
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 type PolicyName = Literal["lru", "lfu", "size", "weighted-lru", "decayed-lfu"]
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(msgspec.Struct, frozen=True, gc=False):
     """What is known of a page whose last reference just ended."""
 
     tick: int

@@ -81,11 +81,10 @@ class TenantFair:
         tokens: dict[str, int] = {}
         by_tenant: dict[str, dict[str, int]] = {}
         for row in rows:
-            if not row.is_decode:
-                lane, tenant = _group(row.sequence)
-                tokens[lane] = tokens.get(lane, 0) + row.tokens
-                own = by_tenant.setdefault(tenant, {})
-                own[lane] = own.get(lane, 0) + row.tokens
+            lane, tenant = _group(row.sequence)
+            tokens[lane] = tokens.get(lane, 0) + row.tokens
+            own = by_tenant.setdefault(tenant, {})
+            own[lane] = own.get(lane, 0) + row.tokens
         self.lanes.note_step(tokens, {lane for lane, _ in self._with_work})
         self._noted = [self.lanes]
         for tenant, own in by_tenant.items():

@@ -43,7 +43,8 @@ class Holding:
     @property
     def set_aside(self) -> int:
         """Pages that are its own although no sequence of it uses them."""
-        return max(0, self.quota.reserve_pages - self.used)
+        reserve_pages = self.quota.reserve_pages
+        return max(0, reserve_pages - self.used) if reserve_pages else 0
 
     @property
     def spoken_for(self) -> int:
@@ -80,9 +81,13 @@ class Holding:
 
     def first(self, orders: list[int]) -> Ranked | None:
         """The cached page that goes first."""
-        while self.ranked and orders[self.ranked[0][2]] != self.ranked[0][1]:
-            heappop(self.ranked)
-        return self.ranked[0] if self.ranked else None
+        ranked = self.ranked
+        while ranked:
+            first = ranked[0]
+            if orders[first[2]] == first[1]:
+                return first
+            heappop(ranked)
+        return None
 
 
 def quotas_of(policies: Iterable[TenantPolicy], num_pages: int, most_reserved: int) -> dict[str, Quota]:
@@ -143,14 +148,19 @@ class Holdings:
 
     def use(self, holding: Holding, pages: int) -> None:
         """So many more pages of it are referenced, or fewer where negative."""
+        self.changed[holding.tenant_id] = holding
+        if not holding.quota.reserve_pages:  # nothing is set aside, and only promises are spoken for
+            holding.used += pages
+            return
         set_aside, spoken_for = holding.set_aside, holding.spoken_for
         holding.used += pages
         self.set_aside += holding.set_aside - set_aside
         self.spoken_for += holding.spoken_for - spoken_for
-        self.changed[holding.tenant_id] = holding
 
     def promise(self, holding: Holding, pages: int) -> None:
         """Its running sequences are expected to take so many more pages, or fewer where negative."""
+        if not pages:
+            return
         spoken_for = holding.spoken_for
         holding.promised += pages
         self.spoken_for += holding.spoken_for - spoken_for
@@ -163,4 +173,4 @@ class Holdings:
 
     def set_aside_for_others(self, holding: Holding) -> int:
         """Free or cached pages that this tenant can not have."""
-        return self.set_aside - holding.set_aside
+        return self.set_aside - holding.set_aside if self.set_aside else 0

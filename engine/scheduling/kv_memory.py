@@ -1,7 +1,8 @@
 """Which sequence has which pages: the page pool and the prefix cache, seen from a sequence."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from engine.scheduling.eviction import POLICIES
 from engine.scheduling.limits import Limits
@@ -12,8 +13,7 @@ from engine.scheduling.request import Sequence
 from engine.wire import TenantPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True, gc=False):
     """What a waiting sequence would get from the prefix cache, or from the first output of its prompt."""
 
     pages: tuple[int, ...]
@@ -105,7 +105,7 @@ class KvMemory:
             if key not in self._announced:
                 break
             awaited = key
-        unreferenced = sum(self.pool.references(page) == 0 for page in pages)
+        unreferenced = sum([self.pool.references(page) == 0 for page in pages])
         return self._with_host_pages(sequence, Match(tuple(pages), unreferenced, awaited, len(pages) * self._size))
 
     def fork(self, sequence: Sequence, leader: Sequence) -> Match:
@@ -154,8 +154,7 @@ class KvMemory:
             return True
         if missing > self._available(sequence):
             return False
-        for _ in range(missing):
-            sequence.pages.append(self.pool.take(sequence.submit.tenant_id))
+        sequence.pages += [self.pool.take(sequence.submit.tenant_id) for _ in range(missing)]
         self._promise(sequence)
         return True
 
@@ -243,7 +242,9 @@ class KvMemory:
         """What it was swapped out with, behind what the cache still has. It waits for nobody who computes the same."""
         if sequence.host_tokens <= match.tokens:
             return match
-        return replace(match, tokens=sequence.host_tokens, host_pages=tuple(sequence.host_pages[len(match.pages) :]), awaited_key=None)
+        return msgspec.structs.replace(
+            match, tokens=sequence.host_tokens, host_pages=tuple(sequence.host_pages[len(match.pages) :]), awaited_key=None
+        )
 
     def _available(self, sequence: Sequence) -> int:
         """Pages that a running sequence can get."""

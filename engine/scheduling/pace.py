@@ -1,13 +1,14 @@
 """How long steps take: foretold when they are planned, learned when they are done; and what follows for the step after."""
 
 from collections import deque
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from engine.scheduling.draft import PlannedStep
 from engine.scheduling.drain import DrainMeter, prefill_tokens_per_s
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.step_model import StepModel, work_of
+from engine.scheduling.step_model import StepModel
 
 HEAD_START_S = 0.004
 """Planning, dispatching, and what the clock of the step before is off by, so that the device does not wait."""
@@ -29,14 +30,13 @@ class Pace:
         """The model's; 1 without one."""
         return self._model.error_ratio if self._model is not None else 1.0
 
-    def foretold(self, step: PlannedStep) -> PlannedStep:
-        """The step with its times."""
+    def foretold(self, step: PlannedStep, *, left_prompts: bool) -> PlannedStep:
+        """The step with its times; whether prompts stay behind it is passed through."""
         if self._model is None:
-            return step
-        bucket, work, moves_s = step.plan.bucket, work_of(step.plan), self._moves_s(step.plan)
-        return replace(
-            step, predicted_s=self._model.predict_s(bucket, work) + moves_s, expected_s=self._model.expect_s(bucket, work) + moves_s
-        )
+            return replace(step, left_prompts=left_prompts)
+        expected_s, moves_s = self._model.expect_s(step.plan.bucket, step.work), self._moves_s(step.plan)
+        predicted_s = self._model.surely_s(expected_s) + moves_s
+        return replace(step, left_prompts=left_prompts, predicted_s=predicted_s, expected_s=expected_s + moves_s)
 
     def running(self, dispatched_ns: int) -> tuple[PlannedStep, int] | None:
         """The one step in flight and when it began; None where there is none, or another one behind it."""
@@ -63,13 +63,13 @@ class Pace:
         self._note_drain(step, dispatched_ns, done_ns)
         began_ns, self.last_done_ns = self._began_ns(dispatched_ns), done_ns
         if self._model is not None and step.interrupted_by is None:
-            self._model.observe(step.plan.bucket, work_of(step.plan), (done_ns - began_ns) / 1e9 - self._moves_s(step.plan))
+            self._model.observe(step.plan.bucket, step.work, (done_ns - began_ns) / 1e9 - self._moves_s(step.plan))
 
     def _note_drain(self, step: PlannedStep, dispatched_ns: int, done_ns: int) -> None:
         """From the end of the step before where work was waiting then; the host's time belongs to it."""
         began_ns = self.last_done_ns if self._last_step_left_work else self._began_ns(dispatched_ns)
         self.drain.note_idle((began_ns - self.last_done_ns) / 1e9 if self.last_done_ns else 0.0)
-        prefill_tokens = sum(len(chunk.tokens) for chunk in step.plan.prefills) if step.interrupted_by is None else 0
+        prefill_tokens = step.work.prefill_tokens if step.interrupted_by is None else 0
         self.drain.note_step((done_ns - began_ns) / 1e9, prefill_tokens, left_prompts=step.left_prompts)
         self._last_step_left_work = step.left_prompts
 

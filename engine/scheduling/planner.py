@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.draft import Draft
+from engine.scheduling.hurry import Choice, Hurry
 from engine.scheduling.kv_memory import Match
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster, is_protected
@@ -38,6 +39,7 @@ class Planner:
         self._memory = roster.memory
         self._policy = roster.queue
         self._budget = budget
+        self._hurry = Hurry(roster, budget)
 
     def draft(self, now_ns: int, *, ahead_s: float, lone_first: bool, lone_possible: bool) -> Draft:
         """The next step's rows; an empty draft when nothing can run before the steps in flight are committed, which
@@ -51,7 +53,7 @@ class Planner:
             self._roster.clear_the_way()
             self._make_way(now_ns)
         if not lone_possible:
-            return self._fill(Draft(self._limits), now_ns, start_ns)
+            return self._fill(Draft(self._limits), now_ns, start_ns, may_hurry=True)
         draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, start_ns)
         if draft.is_empty:
             draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
@@ -66,31 +68,40 @@ class Planner:
             sequence, self._memory.missing_pages(sequence, self._roster.expected_tokens(sequence), match)
         )
 
-    def _fill(self, draft: Draft, now_ns: int, start_ns: int) -> Draft:
-        if not draft.lone:
-            self._plan_decodes(draft, start_ns)
+    def _fill(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool = False) -> Draft:
+        left_out = () if draft.lone else self._plan_decodes(draft, now_ns, start_ns, may_hurry=may_hurry)
         self._plan_prefills(draft, now_ns)
+        if left_out and not draft.prefills:
+            planned = [row.sequence for row in draft.rows]  # what the prompts lack is not time
+            self._add_decodes(draft, left_out, [sequence for sequence in self._roster.by_claim() if sequence not in planned])
         if draft.prefills and self._limits.enable_chunked_prefill:
             draft.trim()
         return draft
 
     # ---- decodes
 
-    def _plan_decodes(self, draft: Draft, start_ns: int) -> None:
+    def _plan_decodes(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool) -> Iterable[Sequence]:
+        """Those that are left out for the sake of prompts, and would have their place where no prompt takes it."""
         by_claim = self._roster.by_claim()
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
-        is_urgent = "fast" in self._lanes_at_work()
-        accounts = self._roster.accounts
-        tenants = dict.fromkeys(sequence.submit.tenant_id for sequence in decodes)
-        outside = [name for name in tenants if not accounts.is_in_contract(name, start_ns)]
-        chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=is_urgent, outside_contract=outside)
-        draft.token_limit_s = self._budget.token_limit_s(chosen, start_ns)
-        for sequence in chosen:
-            if sequence.slot >= 0 and self._make_room_for_decode(sequence, by_claim):
+        outside = self._roster.accounts.outside_contract([sequence.submit.tenant_id for sequence in decodes], start_ns)
+        chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=self._has_fast_work(), outside_contract=outside)
+        choice = self._hurry.choose(chosen, start_ns, now_ns) if may_hurry else Choice(chosen, self._budget.token_limit_s(chosen, start_ns))
+        draft.token_limit_s = choice.token_limit_s
+        self._add_decodes(draft, choice.decodes, by_claim)
+        return choice.left_out
+
+    def _add_decodes(self, draft: Draft, decodes: Iterable[Sequence], victims: list[Sequence]) -> None:
+        """In the order of their claims."""
+        page_size = self._limits.page_size
+        for sequence in decodes:
+            has_room = sequence.planned_tokens < len(sequence.pages) * page_size
+            if sequence.slot >= 0 and (has_room or self._make_room_for_decode(sequence, victims)):
                 draft.add_decode(sequence)
 
-    def _lanes_at_work(self) -> list[str]:
-        return [sequence.submit.lane for sequence in self._roster.running if not sequence.is_paused] + self._roster.waiting.lanes()
+    def _has_fast_work(self) -> bool:
+        roster = self._roster
+        return roster.waiting.lanes["fast"] > 0 or any(s.submit.lane == "fast" and not s.is_paused for s in roster.running)
 
     def _make_room_for_decode(self, sequence: Sequence, victims: list[Sequence]) -> bool:
         """Strongest claim first, so a victim is the sequence itself or one that is not in the plan yet."""
@@ -115,7 +126,7 @@ class Planner:
         if len(self._policy) and not self._roster.num_free_slots:
             self._roster.park_one()
         turn = _Turn(self._roster.num_free_slots)
-        begun = {sequence.sequence_id: sequence for sequence in self._roster.running if sequence.uncomputed_tokens}
+        begun = {sequence.sequence_id: sequence for sequence in self._roster.begun()}
         fast_is_to_come = self._policy.is_fair and self._has_fast_prefills(begun.values())
         budget_is_fast: bool | None = None
         for sequence in self._policy.order(begun.values(), now_ns, with_waiting=turn.slots > 0):
@@ -144,7 +155,7 @@ class Planner:
                 turn.is_open = False
 
     def _has_fast_prefills(self, begun: Iterable[Sequence]) -> bool:
-        return any(sequence.submit.lane == "fast" for sequence in begun) or "fast" in self._roster.waiting.lanes()
+        return self._roster.waiting.lanes["fast"] > 0 or any(sequence.submit.lane == "fast" for sequence in begun)
 
     def _set_budget(self, draft: Draft, first: Sequence, *, is_fast: bool) -> None:
         """By time: for the fast lane's chunks, and anew for what comes behind them."""
@@ -244,7 +255,7 @@ class Planner:
         most = self._limits.lane(lane).open_prefills
         if not most or not self._policy.is_fair:
             return False
-        begun = [other.submit.tenant_id for other in self._roster.running if other.uncomputed_tokens and other.submit.lane == lane]
+        begun = [other.submit.tenant_id for other in self._roster.begun() if other.submit.lane == lane]
         return len(begun) >= most and tenant_id in begun
 
     def _pages_owed_before(self, sequence: Sequence) -> int:
@@ -298,10 +309,10 @@ class Planner:
         with_batch = {sequence.submit.tenant_id for sequence in running if self._roster.is_batch(sequence)}
         if not self._roster.accounts.others_may_come and not with_batch:
             return
-        over = {name: shares.is_over(name) for name in dict.fromkeys(sequence.submit.tenant_id for sequence in running)}
+        over = shares.tenants_over()
         for first in self._policy.order((), now_ns, with_waiting=True):
             tenant_id = first.submit.tenant_id
-            if not over.get(tenant_id, False) or (not self._roster.is_batch(first) and tenant_id in with_batch):
+            if tenant_id not in over or (not self._roster.is_batch(first) and tenant_id in with_batch):
                 self._make_way_for(first)
                 return
 

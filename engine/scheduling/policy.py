@@ -33,7 +33,7 @@ class Policy(Protocol):
         ...
 
     def note_step(self, rows: Iterable[Row]) -> None:
-        """A step with these rows was planned."""
+        """A step with these rows of prompts was planned."""
         ...
 
     def take_back_step(self) -> None:

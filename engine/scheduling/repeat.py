@@ -5,7 +5,7 @@ property test holds the result to that of planning and committing every step.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from engine.scheduling.request import Sequence
@@ -43,9 +43,9 @@ class DecodeRepeater:
         may_start = len(self._roster.queue) and self._roster.num_free_slots
         if not running or may_start or self._limits.preempt_every_steps:
             return 0
-        if not all(self._goes_on(sequence, token_of) for sequence in running):
+        steps = min([sequence.max_tokens - len(sequence.tokens) for sequence in running]) - 1
+        if steps <= 0 or self._roster.begun() or not all(self._goes_on(sequence, token_of) for sequence in running):
             return 0
-        steps = min(sequence.max_tokens - len(sequence.tokens) for sequence in running) - 1
         while steps > 0 and not self._has_pages(steps):
             steps //= 2
         return steps
@@ -54,7 +54,7 @@ class DecodeRepeater:
         """Steps one after another from `now_ns`, none of which begins at `until_ns` or later, or, if they are to be `whole`, ends later:
         whoever comes then may cut it short. At most `most`."""
         running = self._roster.running
-        rows, context = len(running), sum(sequence.planned_tokens + 1 for sequence in running)
+        rows, context = len(running), sum([sequence.planned_tokens for sequence in running]) + len(running)
         bucket = self._limits.buckets.choose(rows, 0)
         bound_s = self._bound_s()
         ended: list[int] = []
@@ -76,44 +76,52 @@ class DecodeRepeater:
 
     def take(self, repeated: Repeated, token_of: TokenOf) -> None:
         """The tokens, pages and charges of those steps."""
-        steps = len(repeated.ended_ns)
-        self._charge(steps)
-        for sequence in self._roster.by_claim():
-            sequence.tokens.extend([token_of(sequence.sequence_id)] * steps)
+        steps, last_ns = len(repeated.ended_ns), repeated.ended_ns[-1]
+        by_claim, memory, page_size = self._roster.by_claim(), self._roster.memory, self._limits.page_size
+        self._charge(by_claim, steps)
+        for sequence in by_claim:
+            sequence.tokens += [token_of(sequence.sequence_id)] * steps
             sequence.planned_tokens += steps
             sequence.computed_tokens += steps
-            has_room = self._roster.memory.grow(sequence, sequence.planned_tokens)
-            assert has_room, "the pages of all steps were counted before"
+            if sequence.planned_tokens > len(sequence.pages) * page_size:
+                has_room = memory.grow(sequence, sequence.planned_tokens)
+                assert has_room, "the pages of all steps were counted before"
             sequence.sent_pages = len(sequence.pages)
-            sequence.last_token_ns = repeated.ended_ns[-1]
-            self._roster.memory.register(sequence)
+            sequence.last_token_ns = last_ns
+            if sequence.computed_tokens // page_size != sequence.registered_pages:
+                memory.register(sequence)
 
     def _goes_on(self, sequence: Sequence, token_of: TokenOf) -> bool:
         """It decodes, nothing of it is in flight, and its next token does not end it by what it is."""
-        token, sampling = token_of(sequence.sequence_id), sequence.submit.sampling
-        stops = token in sampling.stop_token_ids or (token in self._limits.eos_token_ids and not sampling.ignore_eos)
-        return sequence.wants_decode and sequence.planned_tokens + 1 == len(sequence.tokens) and not stops
+        if not sequence.wants_decode or sequence.planned_tokens + 1 != len(sequence.tokens):
+            return False
+        sampling = sequence.submit.sampling
+        if sampling.ignore_eos and not sampling.stop_token_ids:
+            return True
+        token = token_of(sequence.sequence_id)
+        return token not in sampling.stop_token_ids and (sampling.ignore_eos or token not in self._limits.eos_token_ids)
 
     def _has_pages(self, steps: int) -> bool:
         """Free ones, so that nothing is evicted for them, and for each tenant within what reserves and caps leave it."""
-        pages_for, pool = self._limits.pages_for, self._roster.memory.pool
+        page_size, pool = self._limits.page_size, self._roster.memory.pool
         missing: dict[str, int] = {}
         for sequence in self._roster.running:
             name = sequence.submit.tenant_id
-            missing[name] = missing.get(name, 0) + pages_for(sequence.planned_tokens + steps) - len(sequence.pages)
+            missing[name] = missing.get(name, 0) - (-(sequence.planned_tokens + steps) // page_size) - len(sequence.pages)
         total = sum(missing.values())
         within_caps = all(count <= pool.holdings.of(name).room_under_cap for name, count in missing.items() if count)
         return total <= pool.num_spare and within_caps and all(total <= pool.available_to(name) for name in missing)
 
     def _bound_s(self) -> float:
         """A longer step might leave out a decode of another lane, or of a tenant outside its contract, while the fast lane works."""
-        lanes = {*(sequence.submit.lane for sequence in self._roster.running), *self._roster.waiting.lanes()}
-        return self._limits.max_step_ms / 1e3 if "fast" in lanes else 0.0
+        roster = self._roster
+        has_fast = roster.waiting.lanes["fast"] > 0 or any(sequence.submit.lane == "fast" for sequence in roster.running)
+        return self._limits.max_step_ms / 1e3 if has_fast else 0.0
 
-    def _charge(self, steps: int) -> None:
+    def _charge(self, by_claim: Iterable[Sequence], steps: int) -> None:
         """As step by step: a counter is a sum of floats, so the order of a tenant's rows counts."""
         contexts: dict[str, list[int]] = {}
-        for sequence in self._roster.by_claim():
+        for sequence in by_claim:
             contexts.setdefault(sequence.submit.tenant_id, []).append(sequence.planned_tokens + 1)
         accounts = self._roster.accounts
         if accounts.unit == "tokens":

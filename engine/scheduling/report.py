@@ -1,5 +1,6 @@
 """What the scheduler tells about itself: counters, the load report, the ledger's record."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -30,22 +31,22 @@ class WaitingTally:
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], int] = {}
         self._tokens: dict[tuple[str, str], int] = {}
+        self.lanes: Counter[str] = Counter()
+        """Rows."""
 
     def add(self, sequence: Sequence) -> None:
         key = tenant_and_lane(sequence)
         self._rows[key] = self._rows.get(key, 0) + 1
         self._tokens[key] = self._tokens.get(key, 0) + sequence.waiting_tokens
+        self.lanes[key[1]] += 1
 
     def remove(self, sequence: Sequence) -> None:
         key = tenant_and_lane(sequence)
         self._rows[key] -= 1
         self._tokens[key] -= sequence.waiting_tokens
+        self.lanes[key[1]] -= 1
         if not self._rows[key]:
             del self._rows[key], self._tokens[key]
-
-    def lanes(self) -> list[str]:
-        """Of what waits."""
-        return [lane for _, lane in self._rows]
 
     def items(self) -> Iterable[tuple[tuple[str, str], int, int]]:
         """(tenant, lane), rows, tokens."""
@@ -178,5 +179,5 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
 
 def pad_tokens_of(step: PlannedStep) -> int:
     """Rows of the bucket that no token uses."""
-    bucket = step.plan.bucket
-    return bucket.decode_rows + bucket.prefill_tokens - sum(row.tokens for row in step.rows)
+    bucket, work = step.plan.bucket, step.work
+    return bucket.decode_rows + bucket.prefill_tokens - work.decode_rows - work.prefill_tokens

@@ -73,15 +73,13 @@ class Sequence:
     """When it got the row that it has or had last."""
     cached_tokens: int = -1
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    sequence_id: int = field(init=False)
+    max_tokens: int = field(init=False)
+    """Prompt and output together."""
 
-    @property
-    def sequence_id(self) -> int:
-        return self.submit.sequence_id
-
-    @property
-    def max_tokens(self) -> int:
-        """Prompt and output together."""
-        return self.prompt_tokens + self.submit.sampling.max_tokens
+    def __post_init__(self) -> None:
+        self.sequence_id = self.submit.sequence_id
+        self.max_tokens = self.prompt_tokens + self.submit.sampling.max_tokens
 
     @property
     def wants_decode(self) -> bool:

@@ -112,6 +112,10 @@ class Roster:
             self._stop_waiting(sequence)
         self.memory.forget(sequence)
 
+    def begun(self) -> list[Sequence]:
+        """Running sequences that have prompt tokens to compute still, oldest first."""
+        return [sequence for sequence in self.running if not sequence.decoding]
+
     def is_batch(self, sequence: Sequence) -> bool:
         """It yields to interactive work."""
         return self.shares.is_batch(sequence)
@@ -150,8 +154,8 @@ class Roster:
 
     def clear_the_way(self) -> None:
         """Where a begun interactive prompt finds no page for its next token, the batch sequence that goes first is preempted for it."""
-        for sequence in self.running:
-            is_stuck = sequence.uncomputed_tokens and self.memory.room(sequence) <= sequence.planned_tokens
+        for sequence in self.begun():
+            is_stuck = self.memory.room(sequence) <= sequence.planned_tokens
             if is_stuck and not self.is_batch(sequence):
                 victim = next(filter(self.is_batch, self._victims(sequence.submit.tenant_id)), None)
                 if victim is not None:

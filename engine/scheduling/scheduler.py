@@ -1,17 +1,16 @@
 """Which rows run in the next step, and what becomes of a step's tokens. Pure and deterministic: no clock, no I/O.
 
-Decode first: every running decode whose next token is due is in every step, and the others where they fit. Then
-prefill chunks in the policy's order, under the budgets of tokens and of the step's time. A step may be planned while
-the one before it runs: a decode row whose input token is still on the device is planned by its position alone, and
-what turns out to be late is dropped at its commit (see `Sequence.epoch`).
+Decode first: every running decode whose next token is due is in every step, and the others where they fit and no
+first token is late for them. Then prefill chunks in the policy's order, under the budgets of tokens and of the step's
+time. A step may be planned while the one before it runs: a decode row whose input token is still on the device is
+planned by its position alone, and what turns out to be late is dropped at its commit (see `Sequence.epoch`).
 """
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from heapq import heappop, heappush
 
-import msgspec
+from msgspec.structs import replace
 
 from engine.errors import InvalidSequence
 from engine.scheduling.budget import StepBudget
@@ -142,9 +141,9 @@ class Scheduler:
         self._num_steps += 1
         self._last_step_was_lone = draft.lone
         self._roster.counters.pad_tokens += pad_tokens_of(step)
-        step = replace(self._pace.foretold(step), left_prompts=self._leaves_prompts())
+        step = self._pace.foretold(step, left_prompts=self._leaves_prompts())
         self._in_flight.append(step)
-        self._roster.queue.note_step(step.rows)
+        self._roster.queue.note_step(step.rows[step.work.decode_rows :])
         for row in step.rows:
             self.accounts.charge(row)
         return step.plan
@@ -165,15 +164,17 @@ class Scheduler:
         assert step.plan is plan, "steps are committed in the order they were planned"
         self._committed = step
         events: list[SequenceEvent] = []
+        page_size, register = self._limits.page_size, self._roster.memory.register
         for index, row in enumerate(step.rows):
             if self._is_late(row):
                 self.accounts.refund(row)
                 continue
             sequence = row.sequence
             sequence.computed_tokens += row.tokens
-            if sequence.wants_prompt_logprobs:
+            if not row.is_decode and sequence.wants_prompt_logprobs:
                 sequence.prompt_logprobs.extend(result.prompt_logprobs[index - len(plan.decodes)])
-            self._roster.memory.register(sequence)
+            if sequence.computed_tokens // page_size != sequence.registered_pages:
+                register(sequence)
             if row.samples:
                 row.draws, sequence.last_token_ns = True, now_ns
                 sequence.first_token_ns = sequence.first_token_ns or now_ns
@@ -307,7 +308,10 @@ class Scheduler:
         sequence.in_flight_samples -= 1
         sequence.tokens.append(token)
         finish = finish_reason(sequence, token, self._limits.eos_token_ids)
-        self._lone.pop(sequence.sequence_id, None)
+        if self._lone:
+            self._lone.pop(sequence.sequence_id, None)
+        if finish is None and logprob is None and sequence.first_event_sent:
+            return SequenceEvent(sequence.sequence_id, (token,))
         event = event_of(sequence, (token,), () if logprob is None else (logprob,), finish)
         if finish is not None:
             self._end(sequence)
@@ -319,7 +323,7 @@ class Scheduler:
 
     def _leaves_prompts(self) -> bool:
         queued = len(self._roster.queue) > 0 and self._roster.num_free_slots > self._reserved_rows
-        return queued or any(sequence.uncomputed_tokens for sequence in self._roster.running)
+        return queued or bool(self._roster.begun())
 
     def _end(self, sequence: Sequence) -> None:
         if sequence.slot >= 0 and sequence.last_token_ns > sequence.row_ns:
@@ -344,7 +348,7 @@ class Scheduler:
             if lane != submit.lane:
                 target_s = policy.ttft_s.get(lane)
                 deadline_ns = submit.received_ns + round(target_s * 1e9) if target_s is not None else 0
-                submit = sequence.submit = msgspec.structs.replace(submit, lane=lane, ttft_deadline_ns=deadline_ns)
+                submit = sequence.submit = replace(submit, lane=lane, ttft_deadline_ns=deadline_ns)
         sequence.tpot_ns = round(policy.tpot_s.get(submit.lane, 0.0) * 1e9)
         sequence.latest_start_ns = latest_start_ns(submit, policy, limits.lane(submit.lane))
         if sequence.latest_start_ns:

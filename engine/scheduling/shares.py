@@ -1,5 +1,7 @@
 """How much of rows and pages a tenant may take, and whose pages go first when somebody lacks some."""
 
+from collections.abc import Collection
+
 from engine.scheduling.kv_memory import KvMemory
 from engine.scheduling.limits import Limits
 from engine.scheduling.request import Sequence
@@ -56,12 +58,25 @@ class Shares:
 
     def by_claim(self) -> list[Sequence]:
         """Running sequences, who keeps its pages longest first: interactive ones, those of tenants within their share, the oldest."""
-        over = {name: self.is_over(name) for name in dict.fromkeys(sequence.submit.tenant_id for sequence in self._running)}
+        over = self.tenants_over()
+        if not over and "batch" not in [sequence.submit.lane for sequence in self._running]:
+            return self._running.copy()  # oldest first
+        groups: tuple[list[Sequence], ...] = ([], [], [], [])
+        for sequence in self._running:
+            groups[2 * self.is_batch(sequence) + (sequence.submit.tenant_id in over)].append(sequence)
+        return [sequence for group in groups for sequence in group]
 
-        def claim(sequence: Sequence) -> tuple[bool, bool, int]:
-            return self.is_batch(sequence), over[sequence.submit.tenant_id], sequence.arrival
-
-        return sorted(self._running, key=claim)
+    def tenants_over(self) -> Collection[str]:
+        """Those with running sequences that are beyond their share."""
+        if not self._limits.enable_kv_quota:
+            return ()
+        share, holdings, num_pages = self._accounts.share, self._memory.pool.holdings, self._limits.num_pages
+        over: list[str] = []
+        for name in dict.fromkeys([sequence.submit.tenant_id for sequence in self._running]):
+            holding = holdings.of(name)
+            if holding.used > share(name) * num_pages and holding.used > holding.quota.reserve_pages:
+                over.append(name)
+        return over
 
     def is_batch(self, sequence: Sequence) -> bool:
         """It yields to interactive work; nothing does where batch preemption is off."""

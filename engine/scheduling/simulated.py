@@ -204,7 +204,7 @@ class QuickRunner:
     def dispatch(self, plan: StepPlan) -> SimulatedTicket:
         """Nothing to wait for."""
         rows = (*plan.decodes, *plan.prefills)
-        tokens = tuple(self.token_of(row.sequence_id) for row in rows)
+        tokens = tuple([self.token_of(row.sequence_id) for row in rows])
         return SimulatedTicket(plan, StepResult(tokens, (None,) * len(rows), ((),) * len(plan.prefills)))
 
     def is_done(self, ticket: SimulatedTicket) -> bool:

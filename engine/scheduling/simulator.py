@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import pairwise
+from operator import sub
 
 from engine.scheduling.interrupt import CUT_S
 from engine.scheduling.plan import StepPlan
@@ -38,7 +38,7 @@ class Served:
     @property
     def worst_gap_ns(self) -> int:
         """Longest time between two of its tokens; 0 with fewer."""
-        return max((after - before for before, after in pairwise(self.token_times_ns)), default=0)
+        return max(map(sub, self.token_times_ns[1:], self.token_times_ns), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Simulator:
         for event in events:
             served = self.served[event.sequence_id]
             served.lane = served.lane or event.lane
-            served.token_times_ns.extend(self.now_ns for _ in event.token_ids)
+            served.token_times_ns += [self.now_ns] * len(event.token_ids)
             if event.finish is not None:
                 served.ended_ns = self.now_ns
                 if self._on_end is not None:

@@ -10,7 +10,8 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+
+import msgspec
 
 from engine.scheduling.plan import Bucket, StepPlan
 
@@ -33,8 +34,7 @@ HABIT_DECAY = 0.998
 HABIT_BOUNDS = (0.25, 2.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, gc=False):
     """What a step holds beside its bucket."""
 
     prefill_tokens: int = 0
@@ -44,14 +44,14 @@ class Work:
     decode_context: int = 0
     """KV tokens that decode rows read."""
 
-    def with_chunk(self, tokens: int, start: int) -> Self:
+    def with_chunk(self, tokens: int, start: int) -> "Work":
         """A chunk of so many tokens behind `start` others."""
         pairs = tokens * start + tokens * tokens // 2
-        return type(self)(self.prefill_tokens + tokens, self.prefill_pairs + pairs, self.decode_rows, self.decode_context)
+        return Work(self.prefill_tokens + tokens, self.prefill_pairs + pairs, self.decode_rows, self.decode_context)
 
-    def with_decode(self, context: int) -> Self:
+    def with_decode(self, context: int) -> "Work":
         """A decode row that reads `context` KV tokens."""
-        return type(self)(self.prefill_tokens, self.prefill_pairs, self.decode_rows + 1, self.decode_context + context)
+        return Work(self.prefill_tokens, self.prefill_pairs, self.decode_rows + 1, self.decode_context + context)
 
 
 NO_WORK = Work()
@@ -59,9 +59,10 @@ NO_WORK = Work()
 
 def work_of(plan: StepPlan) -> Work:
     """A plan's work."""
-    prefill_pairs = sum(len(chunk.tokens) * chunk.start + len(chunk.tokens) ** 2 // 2 for chunk in plan.prefills)
-    decode_context = sum(row.position + 1 for row in plan.decodes)
-    return Work(sum(len(chunk.tokens) for chunk in plan.prefills), prefill_pairs, len(plan.decodes), decode_context)
+    work = Work(decode_rows=len(plan.decodes), decode_context=sum([row.position for row in plan.decodes]) + len(plan.decodes))
+    for chunk in plan.prefills:
+        work = work.with_chunk(len(chunk.tokens), chunk.start)
+    return work
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +193,17 @@ class StepModel:
 
     def predict_s(self, bucket: Bucket, work: Work) -> float:
         """What 99 of 100 such steps stay below."""
-        expected_s = self.expect_s(bucket, work)
+        return self.surely_s(self.expect_s(bucket, work))
+
+    def surely_s(self, expected_s: float) -> float:
+        """What 99 of 100 steps stay below that are expected to take so long."""
         lowest, highest = CORRECTION_BOUNDS
         return min(highest * expected_s, max(lowest * expected_s, expected_s + self.delay_s))
 
-    def likely_s(self, bucket: Bucket, work: Work) -> float:
-        """What 9 of 10 such steps stay below."""
-        return self.expect_s(bucket, work) + self.likely_delay_s
+    def bounds_s(self, bucket: Bucket, work: Work) -> tuple[float, float]:
+        """What 99 of 100 such steps stay below, and what 9 of 10 do."""
+        expected_s = self.expect_s(bucket, work)
+        return self.surely_s(expected_s), expected_s + self.likely_delay_s
 
     @property
     def error_ratio(self) -> float:
@@ -212,8 +217,10 @@ class StepModel:
         if seconds <= 0:
             return
         self._num_steps += 1
-        expected_s = max(1e-9, self.expect_s(bucket, work))
-        self._learn_habit(bucket, seconds / expected_s)
+        habit = self._habits.get(bucket)
+        before = 1.0 if habit is None else habit.at(self._num_steps)
+        expected_s = max(1e-9, self.times.seconds(bucket, work) * before)
+        self._habits[bucket] = _Habit(_moved(before, seconds / expected_s), self._num_steps)
         self._recent.note(seconds - expected_s)
         self._newest.note(seconds - expected_s)
         self._expected.append(expected_s)
@@ -224,10 +231,9 @@ class StepModel:
             self.delay_s = min(self._recent.quantile(ERROR_SHARE), self._newest.ordered[-1])
             self.likely_delay_s = max(0.0, self._newest.quantile(LIKELY_SHARE))
 
-    def _learn_habit(self, bucket: Bucket, ratio: float) -> None:
-        """A moving average that one odd step moves little."""
-        lowest, highest = HABIT_BOUNDS
-        habit = self._habits.get(bucket)
-        before = 1.0 if habit is None else habit.at(self._num_steps)
-        moved = before * (1.0 + HABIT_RATE * (min(1.0 + MAX_SURPRISE, max(1.0 - MAX_SURPRISE, ratio)) - 1.0))
-        self._habits[bucket] = _Habit(min(highest, max(lowest, moved)), self._num_steps)
+
+def _moved(habit: float, ratio: float) -> float:
+    """A moving average that one odd step moves little."""
+    lowest, highest = HABIT_BOUNDS
+    moved = habit * (1.0 + HABIT_RATE * (min(1.0 + MAX_SURPRISE, max(1.0 - MAX_SURPRISE, ratio)) - 1.0))
+    return min(highest, max(lowest, moved))

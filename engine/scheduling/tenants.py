@@ -2,7 +2,7 @@
 Models", OSDI 2024. Whoever has the smallest counter goes first; a counter rises by work over weight when work is planned.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,7 +23,9 @@ TIE_REQUESTS = 1.0
 
 def cost_of(row: Row) -> float:
     """Virtual tokens: those computed, and the cached ones read; a query block of a chunk reads its context once."""
-    reads = row.context_tokens * (1 if row.is_decode else -(-row.tokens // QUERY_BLOCK_TOKENS))
+    if row.is_decode:
+        return 1 + row.context_tokens / KV_READS_PER_TOKEN
+    reads = row.context_tokens * -(-row.tokens // QUERY_BLOCK_TOKENS)
     return row.tokens + reads / KV_READS_PER_TOKEN
 
 
@@ -69,16 +71,22 @@ class Accounts:
         """Sequences that all tenants but the one with most of them had at once lately, each at its own time."""
         self._active_weight: float | None = None
         """Sum over tenants with live sequences; None: to be summed anew."""
+        self._shares: dict[str, float] = {}
+        """By that sum, as far as anybody asked for them."""
+        self._waiting: dict[str, Account] = {}
+        """Those with sequences that wait for a slot."""
+        self._has_contracts = False
 
     def set_policies(self, policies: Iterable[TenantPolicy]) -> None:
         """Replace all; a tenant that is not among them keeps its account while it has sequences."""
-        self._active_weight = None
+        self._forget_shares()
         by_name = {policy.tenant_id: policy for policy in policies}
         for name in tuple(self._accounts):
             if name not in by_name and not self._accounts[name].live:
                 del self._accounts[name]
         for name, policy in by_name.items():
             self.of(name).policy = policy
+        self._has_contracts = any(account.policy.committed_tpm is not None for account in self._accounts.values())
 
     def of(self, tenant_id: str) -> Account:
         """The tenant's account; one of default policy where nothing is known of it."""
@@ -108,14 +116,18 @@ class Accounts:
         peaks = [each.peak for each in self._lately.values()]
         self.others_at_once = sum(peaks) - max(peaks)
         if account.live == 1:
-            self._active_weight = None
+            self._forget_shares()
 
     def leave(self, tenant_id: str) -> None:
         """A sequence ended."""
         account = self._accounts[tenant_id]
         account.live -= 1
         if not account.live:
-            self._active_weight = None
+            self._forget_shares()
+
+    def waiting(self) -> Collection[Account]:
+        """Of tenants with sequences that wait for a slot."""
+        return self._waiting.values()
 
     def note_tokens(self, tenant_id: str, tokens: int, now_ns: int) -> None:
         """A prompt came, or an output ended."""
@@ -127,12 +139,19 @@ class Accounts:
         committed = account.policy.committed_tpm
         return committed is None or account.minute_tokens.at(now_ns) <= committed
 
+    def outside_contract(self, tenant_ids: Iterable[str], now_ns: int) -> Collection[str]:
+        """Those of them that are not inside it."""
+        if not self._has_contracts:
+            return ()
+        return [name for name in dict.fromkeys(tenant_ids) if not self.is_in_contract(name, now_ns)]
+
     def join(self, tenant_id: str) -> None:
         """A sequence waits for a slot. A tenant that had none waiting is lifted to the least served of those that have, or to
         whoever was the last to have: time without demand earns no credit."""
         account = self.of(tenant_id)
         if not account.waiting:
             self._lift(account)
+            self._waiting[tenant_id] = account
         account.waiting += 1
 
     def part(self, tenant_id: str) -> None:
@@ -141,6 +160,7 @@ class Accounts:
         account.waiting -= 1
         if not account.waiting:
             self._last_waiting = account
+            del self._waiting[tenant_id]
 
     def charge(self, row: Row) -> None:
         """The row was planned."""
@@ -171,18 +191,27 @@ class Accounts:
     def debt(self, tenant_id: str) -> float:
         """How much more the tenant was served than the least served one that waits, in virtual tokens over weight."""
         counter = self.of(tenant_id).counter
-        return counter - min((account.counter for account in self._accounts.values() if account.waiting), default=counter)
+        return counter - min([account.counter for account in self._waiting.values()], default=counter)
 
     def share(self, tenant_id: str) -> float:
         """The tenant's weight among the active ones, it included."""
+        share = self._shares.get(tenant_id)
+        if share is not None:
+            return share
         if self._active_weight is None:
             self._active_weight = sum(account.policy.weight for _, account in self.active())
         own = self.of(tenant_id)
-        return own.policy.weight / (self._active_weight + (0.0 if own.live else own.policy.weight))
+        share = own.policy.weight / (self._active_weight + (0.0 if own.live else own.policy.weight))
+        self._shares[tenant_id] = share
+        return share
+
+    def _forget_shares(self) -> None:
+        self._active_weight = None
+        self._shares.clear()
 
     def _lift(self, account: Account) -> None:
         last = self._last_waiting.counter if self._last_waiting is not None else 0.0
-        floor = min((other.counter for other in self._accounts.values() if other.waiting), default=last)
+        floor = min([other.counter for other in self._waiting.values()], default=last)
         lift = max(0.0, floor - account.counter)
         account.counter += lift
         account.lifted += lift

@@ -1,6 +1,7 @@
-"""`python -m engine simulate`, which is `fairlane simulate`."""
+"""`fairlane simulate`."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 import time
@@ -95,6 +96,10 @@ def _check(asked: Asked) -> None:
         raise click.UsageError("give one of TRACE and --synthetic")
     if asked.load is not None and asked.speed is not None:
         raise click.UsageError("give one of --load and --speed: both say how fast requests come")
+    for flag, path in (("--json", asked.json), ("--plot", asked.plot)):
+        # now, and not after minutes of work
+        if path is not None and path != Path("-") and not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise click.UsageError(f"{flag} {path}: it can not be written: give a path in a folder that exists and is yours")
     if asked.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib: pip install matplotlib")
 

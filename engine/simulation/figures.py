@@ -1,8 +1,10 @@
 """What a simulation measured: tails and attainment by tenant, and how fairly work was shared."""
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
@@ -67,8 +69,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Tenant:
-    ttft_ns: list[int] = field(default_factory=list)
-    tpot_ns: list[float] = field(default_factory=list)
+    ttft_ns: array[int] = field(default_factory=lambda: array("q"))
+    tpot_ns: array[float] = field(default_factory=lambda: array("d"))
     worst_gap_ns: int = 0
     expired: int = 0
     good: int = 0
@@ -78,7 +80,7 @@ class _Tenant:
 
 
 class Collector:
-    """Takes in each request when it ends, and keeps four numbers of it."""
+    """Takes in each request when it ends, and keeps two numbers of it, 16 bytes: quantiles are exact, and a million requests small."""
 
     def __init__(self, policies: dict[str, TenantPolicy]) -> None:
         self.ended = 0
@@ -148,8 +150,8 @@ def _figures(name: str, parts: Iterable[_Tenant]) -> TenantFigures:
     return TenantFigures(
         tenant=name,
         requests=requests,
-        ttft=_tail([value for part in parts for value in part.ttft_ns]),
-        tpot=_tail([value for part in parts for value in part.tpot_ns]),
+        ttft=_tail(part.ttft_ns for part in parts),
+        tpot=_tail(part.tpot_ns for part in parts),
         worst_gap_ms=max((part.worst_gap_ns for part in parts), default=0) / 1e6,
         expired=sum(part.expired for part in parts),
         attainment=sum(part.good for part in parts) / max(1, requests),
@@ -158,6 +160,6 @@ def _figures(name: str, parts: Iterable[_Tenant]) -> TenantFigures:
     )
 
 
-def _tail(values: list[float] | list[int]) -> Tail:
-    ordered = sorted(values)
+def _tail(parts: Iterable[array[int] | array[float]]) -> Tail:
+    ordered = sorted(chain.from_iterable(parts))
     return Tail(*(round(quantile(ordered, share) / 1e6, 3) for share in SHARES))

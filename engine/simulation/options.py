@@ -13,9 +13,10 @@ OF_THE_DEVICE = frozenset({
     "model", "served_model_name", "load_format", "dtype", "quantization", "kv_cache_dtype", "attention_backend", "seed", "nice",
     "gpu_memory_utilization", "kv_cache_memory_bytes", "cache_dir", "export_dir", "await_common_prefixes",
     "compile_after_ready_is_fatal", "async_scheduling", "preempt_every_steps",
-    "tensor_parallel_size", "enforce_eager",
+    "tensor_parallel_size", "enforce_eager", "swap_space",
 })  # fmt: skip
-"""Settings that change nothing here: what they decide was measured, or does not exist without a device."""
+"""Settings that change nothing here: what they decide was measured, or does not exist without a device. There is no host memory to swap
+to: what is preempted is computed again."""
 
 
 def engine_flags[**P, R](command: Callable[P, R]) -> Callable[P, R]:

@@ -125,7 +125,7 @@ class CounterGap:
 
     def look(self, scheduler: Scheduler) -> None:
         """After a step."""
-        counters = [account.counter for _, account in scheduler.accounts.active() if account.waiting]
+        counters = [account.counter for account in scheduler.accounts.waiting()]
         if len(counters) > 1:
             self.largest = max(self.largest, max(counters) - min(counters))
 

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +60,22 @@ def test_a_section_that_does_not_exist_is_refused_with_those_that_do(capsys: pyt
 def test_without_a_card_it_ends_and_says_what_can_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path)]) == 2
     assert "--dry-run" in capsys.readouterr().err
+
+
+def made_by_make(*variables: str, path: str = "") -> str:
+    """What `make gpu-bench` would run."""
+    environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
+    return subprocess.run(["make", "-n", "gpu-bench", *variables], env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def test_make_takes_a_python_with_jax_for_the_card_as_it_is_and_where_there_is_a_card_makes_one(tmp_path: Path) -> None:
+    own = made_by_make("GPU_BENCH_PYTHON=python3", "GPU_BENCH_FLAGS=--fresh")
+    assert own == "python3 -W ignore -m benchmarks.gpu_bench --fresh\n", "nothing is installed, for the machine may reach no registry"
+    (tmp_path / "nvidia-smi").touch(mode=0o755)
+    made = made_by_make(path=str(tmp_path))
+    assert "requirements/cuda12.lock" in made and made.splitlines()[-1].startswith(
+        ".venv-cuda/bin/python -W ignore -m benchmarks.gpu_bench"
+    )
 
 
 def test_every_section_runs_in_the_interpreter_and_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,6 +106,26 @@ def test_a_nan_behind_a_sequences_end_reaches_nobody() -> None:
     assert np.isfinite(rows).all()
 
 
+def test_a_nan_scale_of_8_bit_pages_behind_a_sequences_end_reaches_nobody() -> None:
+    shape = SHAPES["gqa"]
+    draw, keys, values, tables = pages_and_tables(shape, 2, 0)
+    keys[tables[0, 1], 3:] = np.nan
+    values[tables[0, 1], 3:] = np.nan
+    pages, k, v = narrow_pages(keys, values, "int8")
+    assert all(np.isnan(np.asarray(scale)).any() for scale in (pages.k_scale, pages.v_scale))
+    q = draw.standard_normal((2, 3, shape.num_heads, shape.head_dim), np.float32)
+    lengths = np.array([19, 5], np.int32)
+    np.testing.assert_allclose(
+        compiled(shape, "decode")(pages, q, tables, lengths),
+        reference.decode(shape, np.nan_to_num(k), np.nan_to_num(v), q, tables, lengths),
+        atol=2e-5,
+    )
+    layout = prefill_layout(tables, [(10, 9), (0, 5)], 192)
+    wide = np.resize(q, (192, *q.shape[2:]))
+    rows = np.asarray(compiled(shape, "prefill")(pages, wide, layout))[chunk_rows(layout)]
+    assert np.isfinite(rows).all()
+
+
 @settings(max_examples=20, deadline=None)
 @given(slots=st.lists(st.integers(-1, 63), min_size=6, max_size=6, unique_by=lambda slot: slot if slot >= 0 else object()))
 def test_write_equals_the_twin_and_skips_minus_one(slots: list[int]) -> None:

@@ -139,6 +139,7 @@ class Driver:
             return False
         preempted = tuple(each.sequence_id for each in self.scheduler._in_flight[-1].preempted)
         self._check_plan(plan)
+        self._check_nobody_left_for_nothing(plan)
         self._check_no_decode_skipped(plan, due - set(preempted))
         self._count_samples(plan, preempted)
         self.plans.append(plan)
@@ -305,6 +306,20 @@ class Driver:
         for chunk in plan.prefills:
             if chunk.wants_prompt_logprobs:
                 assert len(plan.prefills) == 1 and not plan.decodes and len(chunk.tokens) <= 16
+
+    def _check_nobody_left_for_nothing(self, plan: StepPlan) -> None:
+        """A step with room for one more chunk leaves somebody waiting only where somebody is cut short, or lacks a row or pages."""
+        roster = self.scheduler._roster
+        waiting = list(roster.queue.order((), 1000 + len(self.plans), with_waiting=True))
+        tokens = sum(len(chunk.tokens) for chunk in plan.prefills)
+        padded = sum(round_to_block(len(chunk.tokens)) for chunk in plan.prefills)
+        is_full = tokens >= self.limits.max_num_batched_tokens or len(plan.prefills) >= self.limits.max_prefill_rows
+        is_full = is_full or padded >= self.limits.buckets.prefill_capacity(len(plan.decodes))
+        is_lone = any(sequence.wants_prompt_logprobs for sequence in (*waiting, *roster.running))
+        has_followers = any(sequence.leader is not None for sequence in waiting)  # they wait for a step to end
+        is_cut_short = bool(roster.begun()) or not self.limits.enable_chunked_prefill
+        if waiting and not (is_full or is_lone or has_followers or is_cut_short):
+            assert not all(map(self.scheduler._planner.can_start, waiting)), "a step has room, and who could start waits"
 
     def _check_no_decode_skipped(self, plan: StepPlan, due: set[int]) -> None:
         lone = any(chunk.wants_prompt_logprobs for chunk in plan.prefills)

@@ -15,8 +15,8 @@ from appliance.domain.admission.load_view import LoadView
 from appliance.domain.admission.prediction import Ask, Predictor
 from engine.scheduling.simulator import SimulatedStep
 from engine.wire import TenantPolicy
+from tests.scheduling.bench import MS, Bench, submit
 from tests.scheduling.driver import VOCAB_SIZE
-from tests.scheduling.test_fairness_properties import MS, Bench, submit
 
 TARGET_S = 0.8
 POLICIES = {

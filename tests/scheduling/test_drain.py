@@ -5,7 +5,7 @@ import pytest
 from engine.scheduling.buckets import Buckets
 from engine.scheduling.drain import DrainMeter, capacity_tpm, prefill_tokens_per_s
 from engine.scheduling.step_model import StepTimes
-from tests.scheduling.test_fairness_properties import Bench, submit
+from tests.scheduling.bench import Bench, submit
 
 BUCKETS = Buckets((2, 8), (16, 64), (8,), (16, 64))
 TIMES = StepTimes({bucket: 0.010 + 1e-4 * bucket.prefill_tokens for bucket in BUCKETS.all()}, decode_row_s=1e-3)

@@ -14,9 +14,9 @@ from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import CacheMixup
 from engine.scheduling.step_model import StepTimes
 from engine.wire import NOBODY, EngineConfig, TenantPolicy
+from tests.scheduling.bench import FLOOD, MS, POLICIES, Bench, attack_of, attacks, many, quiet_requests, submit
 from tests.scheduling.driver import Driver, make_limits, make_submit
-from tests.scheduling.test_fairness_properties import FLOOD, MS, POLICIES, Bench, attack_of, attacks, many, quiet_requests, submit
-from tests.scheduling.test_properties import TRAFFIC, Arrival
+from tests.scheduling.traffic import TRAFFIC, Arrival
 
 SLOW_STEPS = 3.0
 """Times what a step of `Bench` takes: 30 ms and more."""

@@ -6,7 +6,7 @@ from engine.scheduling.holdings import Holding, quotas_of
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import Sampling, Submit, TenantPolicy
 from tests.scheduling.driver import Driver, make_limits, with_quotas
-from tests.scheduling.test_properties import TRAFFIC, run_traffic
+from tests.scheduling.traffic import TRAFFIC, run_traffic
 
 RESERVED, CAPPED = with_quotas((0.3, 1.0), (0.0, 1.0)), with_quotas((0.0, 1.0), (0.0, 0.5))
 

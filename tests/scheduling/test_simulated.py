@@ -1,8 +1,7 @@
 """The simulated device notices every plan that contradicts its cache."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from engine.scheduling.plan import Admitted, Bucket, DecodeRow, PrefillChunk, StepPlan, StepResult
 from engine.scheduling.simulated import CacheMixup, SimulatedRunner, SimulatedTicket

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.wire import TenantPolicy
-from tests.scheduling.test_fairness_properties import Bench, submit
+from tests.scheduling.bench import Bench, submit
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0, 4.0])

@@ -164,6 +164,8 @@ def test_the_command_answers_with_a_table_a_json_document_and_a_plot(tmp_path: P
         (("--synthetic", "azure", "--load", "1", "--speed", "2"), 2, "give one of --load and --speed"),
         (("--synthetic", "azure", "--scheduling-policy", "lifo"), 2, "--scheduling-policy: invalid enum value"),
         (("--synthetic", "azure", "--max-num-seqs", "0"), 1, "max_num_seqs is 0: it must be at least 1"),
+        (("--synthetic", "azure", "--json", "no-folder/x.json"), 2, "--json no-folder/x.json: it can not be written: give a path in a"),
+        (("--synthetic", "azure", "--plot", "no-folder/x.png"), 2, "--plot no-folder/x.png: it can not be written: give a path in a"),
         (("none.csv",), 1, "none.csv: No such file or directory: give the path"),
     ],
 )
