@@ -7,16 +7,8 @@ import httpx
 import pytest
 
 from tests.inference.test_serve import ADMIN, HEADERS, Served, serving
-from tests.text.smollm2 import write_export
 
 ADMIN_HEADERS = {"Authorization": f"Bearer {ADMIN}"}
-
-
-@pytest.fixture(scope="session")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export")
-    write_export(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -7,18 +7,10 @@ import pytest
 from appliance.text.model import TextModel, load_text_model
 from engine.wire import ModelCard, Submit
 from tests.inference.harness import House, start_house
-from tests.text.smollm2 import write_export
 
 EOS = 2
 TEXT = "The capital of France is Paris. Naïve café 日本 😀 done."
 """What the fake engine answers whatever is asked."""
-
-
-@pytest.fixture(scope="session")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export")
-    write_export(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

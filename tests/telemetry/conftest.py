@@ -1,5 +1,5 @@
 """The control plane with its fake engine, as the inference tests run it."""
 
-from tests.inference.conftest import card, export, house, model, shared_house
+from tests.inference.conftest import card, house, model, shared_house
 
-__all__ = ["card", "export", "house", "model", "shared_house"]
+__all__ = ["card", "house", "model", "shared_house"]

@@ -19,20 +19,12 @@ from benchmarks.many_tenants import fill, slug_of
 from benchmarks.servers import free_port
 from tests.control.postgres import PostgresServer, own_postgres
 from tests.inference.test_serve import HEADERS, Served, serving
-from tests.text.smollm2 import write_export
 from tests.ui.conftest import PAGE_TIMEOUT_MS, PASSWORD, log_in
 
 NUM_TENANTS = 10_000
 OWNER = "admin"
 BY_PASSWORD = f"bootstrap_admin_password={PASSWORD}"
 STATUS = "#live-status"
-
-
-@pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export")
-    write_export(folder)
-    return folder
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whole processes of the control plane with a fake engine, on databases that are killed and locked under them."""
+"""What tests of several folders share."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from tests.text.smollm2 import write_export
 
 @pytest.fixture(scope="session")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the real SmolLM2's tokenizer, card and template; nobody writes to it."""
     folder = tmp_path_factory.mktemp("export")
     write_export(folder)
     return folder
