@@ -17,6 +17,9 @@ LOOK_AHEAD = 32
 """First tokens of so many prompts are foretold."""
 ON_TIME_PART = 0.8
 """Of the time until a first token is due, what a forecast may fill: it is a mean."""
+LOST_TIMES = 1.5
+"""Who would be so many times too late at the best rate is lost, and hurries nobody: where too much comes for long, decodes that wait would
+only cost everybody tokens a second."""
 LEAST_GAIN = 1.2
 """Prompt tokens a second of a step without some decodes, over those of one with all of them. For less nobody waits."""
 
@@ -31,13 +34,14 @@ class Choice:
     left_out: tuple[Sequence, ...] = ()
 
 
-def pressed(prompts: Iterable[Sequence], start_ns: int, tokens_per_s: float) -> Sequence | None:
-    """Of prompts, in the order in which they are computed at this rate, the first one whose first token will be late and is not yet."""
+def pressed(prompts: Iterable[Sequence], start_ns: int, tokens_per_s: float, best_tokens_per_s: float) -> Sequence | None:
+    """Of prompts, in the order in which they are computed, the first one whose first token will be late at this rate, and is not lost at
+    the best one."""
     ahead = 0
     for prompt in prompts:
         ahead += tokens_of(prompt)
         left_s = (prompt.submit.ttft_deadline_ns - start_ns) / 1e9
-        if left_s > 0 and ahead > tokens_per_s * ON_TIME_PART * left_s:
+        if tokens_per_s * ON_TIME_PART * left_s < ahead <= best_tokens_per_s * LOST_TIMES * left_s:
             return prompt
     return None
 
@@ -65,7 +69,8 @@ class Hurry:
             return every
         wanted, is_fast = sum(map(tokens_of, prompts)), prompts[0].submit.lane == "fast"
         with_all = self._budget.prospect(decodes, every.token_limit_s, wanted_tokens=wanted, is_fast=is_fast)
-        late = pressed(prompts, start_ns, with_all.tokens_per_s)
+        without = self._budget.prospect((), None, wanted_tokens=wanted, is_fast=is_fast)
+        late = pressed(prompts, start_ns, with_all.tokens_per_s, without.tokens_per_s)
         if late is None:
             return every
         best, best_rate = every, LEAST_GAIN * with_all.tokens_per_s

@@ -91,9 +91,12 @@ def test_without_deadlines_or_times_every_decode_is_in_every_step(changes: dict)
     assert prompt_comes(scheduler_of(**changes), due_ms=NOW_MS + 60).startswith("1 2 3")
 
 
-def test_batch_work_and_what_is_late_already_hurry_nobody() -> None:
+def test_batch_work_and_what_is_late_or_lost_already_hurry_nobody() -> None:
+    """At best 90 tokens take 30 ms."""
     assert prompt_comes(scheduler_of(), due_ms=NOW_MS + 60, lane="batch").startswith("1 2 3")
     assert prompt_comes(scheduler_of(), due_ms=NOW_MS - 1).startswith("1 2 3")
+    assert prompt_comes(scheduler_of(), due_ms=NOW_MS + 19).startswith("1 2 3")
+    assert prompt_comes(scheduler_of(), due_ms=NOW_MS + 21) == "100:0-47"
 
 
 class Crowd(Bench):
