@@ -57,6 +57,14 @@ class KernelCase:
     def name(self) -> str:
         return f"{self.backend}/{self.kernel}/{self.heads}/{self.kv_dtype}/page{self.page_tokens}"
 
+    @property
+    def key(self) -> dict[str, Any]:
+        """What a kernel's registers depend on, whatever model it is for."""
+        num_heads, num_kv_heads, head_dim = HEADS[self.heads]
+        major, minor = CARDS[self.target].capability
+        sizes = {"head_dim": head_dim, "group": num_heads // num_kv_heads, "page_tokens": self.page_tokens}
+        return {"arch": f"sm_{major}{minor}", "kv_dtype": self.kv_dtype, **sizes}
+
 
 def triton_cases(target: str) -> Iterator[KernelCase]:
     """Kernels: `decode` has one query token, `verify` eight (speculation), or as many as fit a tile."""
@@ -98,6 +106,7 @@ def compile_case(case: KernelCase, target: Target) -> dict[str, Any]:
     return asdict(kernel) | {
         "name": case.name,
         "target": case.target,
+        **case.key,
         "programs_per_core": programs_per_core(kernel, target),
         "serialised_wgmma": compiled.serialised_wgmma,
         "cache_copies": compiled.copies_of(cache.k),

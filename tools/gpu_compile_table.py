@@ -11,7 +11,9 @@ MAX_SPILL_BYTES = {"h200": 0, "a100": 64, "b200": 128}
 REGISTER_SLACK = 8
 """Another ptxas moves a kernel by a register or two; eight are a whole allocation step."""
 
-KEPT = ("name", "target", "registers", "spill_bytes", "smem_bytes", "threads", "programs_per_core", "serialised_wgmma")
+KEY_FIELDS = ("arch", "kv_dtype", "head_dim", "group", "page_tokens")
+MEASURED = ("registers", "spill_bytes", "smem_bytes", "threads", "programs_per_core", "serialised_wgmma")
+KEPT = ("name", "target", *KEY_FIELDS, *MEASURED)
 
 type Key = tuple[str, str]
 

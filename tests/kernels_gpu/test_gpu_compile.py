@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.gpu_compile_kernels import mosaic_cases, triton_cases
-from tools.gpu_compile_table import MAX_SPILL_BYTES, complaints, read_table
+from tools.gpu_compile_table import KEY_FIELDS, MAX_SPILL_BYTES, complaints, read_table
 from tools.gpu_compile_target import CARDS
 
 COMPILER_PYTHON = Path(os.environ.get("FAIRLANE_GPU_COMPILE_PYTHON", ".venv-gpu/bin/python"))
@@ -28,12 +28,19 @@ GOOD = {
 
 
 def test_table_has_every_kernel_of_every_card_that_can_run_it() -> None:
-    cases = {(case.name, card) for card in CARDS for case in (*triton_cases(card), *mosaic_cases(card))}
-    assert set(read_table()) == cases
+    cases = {(case.name, card): case.key for card in CARDS for case in (*triton_cases(card), *mosaic_cases(card))}
+    table = read_table()
+    assert {key: {field: row[field] for field in KEY_FIELDS} for key, row in table.items()} == cases
+    assert len({(*name.split("/")[:2], *cases[name, card].values()) for name, card in table}) == len(table), "two rows say the same"
 
 
 def test_no_kernel_in_the_table_spills_more_than_its_card_may() -> None:
     assert not [row for row in read_table().values() if row["spill_bytes"] > MAX_SPILL_BYTES[row["target"]]]
+
+
+def test_no_mosaic_kernel_in_the_table_waits_after_each_tensor_core_instruction() -> None:
+    waits = {name: row["serialised_wgmma"] for (name, _), row in read_table().items() if name.startswith("mosaic/")}
+    assert waits and not any(waits.values())
 
 
 @pytest.mark.parametrize(
