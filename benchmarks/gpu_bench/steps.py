@@ -1,6 +1,6 @@
 """Whole steps with dummy weights, sampling included, and what follows from them for a workload."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,19 +24,23 @@ STEP_MODELS = ("qwen3-0.6b", "llama-3-8b")
 MEAN_TOKENS = 562
 """Of 100 to 1,024 tokens in, and as many out: the workload that nano-vllm and mini-sglang publish, 256 sequences at once."""
 CONTEXT, CHUNK_TOKENS = 600, 4_096
-CALLS, COMPILE_STEPS_S = 10, 15.0
-"""Both programs of a model: gpu-compile takes 2 to 6 s for each."""
+OVERHEAD_ROWS = 64
+"""Decode rows of the step whose time outside of its kernels is measured."""
+CALLS, COMPILE_STEPS_S = 10, 22.0
+"""The three programs of a model: gpu-compile takes 2 to 6 s for each."""
 
 
 def steps(bench: Bench) -> Iterator[Measurement]:
     """Decode of 256 rows at 600 tokens, 4,096 tokens of prefill. `workload_tokens_s`: 256 sequences from their first to their last token,
-    all at once, as these two steps would serve them."""
+    all at once, as these two steps would serve them. `overhead_percent`: of a decode step of 64 rows that is waited for, the share that
+    steps in a row hide (a decode step is one CUDA graph, so in a row the card does nothing but its kernels)."""
     for model in STEP_MODELS[: 1 if bench.tiny else None]:
         config = MODELS[model]
         weight_bytes = array_bytes(param_avals(config))
         decode_bytes = weight_bytes + MAX_SEQUENCES * CONTEXT * kv_bytes_per_token(config, "bfloat16")
         prefill_flops = weight_bytes * CHUNK_TOKENS  # two a weight, which has two bytes
         estimate_s = bench.estimate_s(decode_bytes, calls=CALLS, compile_s=COMPILE_STEPS_S)
+        estimate_s += 2 * bench.estimate_s(weight_bytes, calls=CALLS, compile_s=0.0)  # of 64 rows, in a row and one by one
         yield Measurement(
             estimate_s + bench.estimate_s(call_flops=prefill_flops, calls=CALLS, compile_s=0.0), partial(_time_steps, bench, model)
         )
@@ -53,29 +57,35 @@ def _time_steps(bench: Bench, model: str) -> Row:
     limits = Limits(rows, 32 if bench.tiny else 1_024, 16, pages, 16)
     backend = choose_backend("auto", bench.backends, attention_shape(config, limits.page_size), "bfloat16").backend
     params = jax.tree.map(lambda a: jnp.full(a.shape, 0.01, a.dtype), param_avals(config))
-    times = {bucket: _time_step(bench, config, limits, backend, params, bucket, context) for bucket in (Bucket(rows, 0), Bucket(0, chunk))}
-    decode_s, prefill_s = times.values()
-    total_s = MEAN_TOKENS * decode_s + rows * MEAN_TOKENS / chunk * prefill_s
-    shown = {f"{bucket}_ms": round(seconds * 1e3, 2) for bucket, seconds in times.items()}
-    row = {"model": model, "backend": backend.name, **shown, "decode_tokens_s": round(rows / decode_s)}
+    full, few, prompts = Bucket(rows, 0), Bucket(min(rows, OVERHEAD_ROWS), 0), Bucket(0, chunk)
+    timers = {full: [bench.seconds], few: [bench.seconds, bench.seconds_alone], prompts: [bench.seconds]}
+    seconds = {bucket: _time_step(config, limits, backend, params, context, bucket, used) for bucket, used in timers.items()}
+    (full_s, *_), (few_s, alone_s), (prompts_s,) = seconds[full], seconds[few], seconds[prompts]
+    total_s = MEAN_TOKENS * full_s + rows * MEAN_TOKENS / chunk * prompts_s
+    shown = {f"{bucket}_ms": round(first_s * 1e3, 2) for bucket, (first_s, *_) in seconds.items()}
+    shown |= {f"{few}_alone_ms": round(alone_s * 1e3, 2), "overhead_percent": round(100 * max(0.0, 1 - few_s / alone_s), 1)}
+    row = {"model": model, "backend": backend.name, **shown, "decode_tokens_s": round(rows / full_s)}
     return row | {"workload_tokens_s": round(rows * MEAN_TOKENS / total_s)}
 
 
+type _Timer = Callable[[Callable[[int], jax.Array], int], float]
+
+
 def _time_step(
-    bench: Bench, config: ModelConfig, limits: Limits, backend: AttentionBackend, params: Any, bucket: Bucket, context: int
-) -> float:
-    """Seconds, with the compiler's options of the engine."""
+    config: ModelConfig, limits: Limits, backend: AttentionBackend, params: Any, context: int, bucket: Bucket, timers: Sequence[_Timer]
+) -> list[float]:
+    """Seconds by each timer, with the compiler's options of the engine. The step's pages, most of the card, go when it is done."""
     shape = step_shape(bucket, limits)
     held = [allocate(config, limits, backend, "bfloat16")]
     buffer = jnp.asarray(pack(shape, plan_of(bucket, context, limits.num_pages), SlotArrays(limits)).buffer)
     step = jax.jit(partial(run_step, config, limits, backend, shape), donate_argnums=1).lower(params, held[0], buffer)
     run = step.compile(compiler_options=compiler_options(bucket, jax.default_backend(), enforce_eager=False))
 
-    def call(_: int) -> Any:
+    def call(_: int) -> jax.Array:
         held[0], packed = run(params, held[0], buffer)
         return packed
 
-    return bench.seconds(call, calls=CALLS)
+    return [timer(call, CALLS) for timer in timers]
 
 
 def plan_of(bucket: Bucket, context: int, pages: int) -> StepPlan:

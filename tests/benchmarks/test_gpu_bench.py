@@ -87,6 +87,8 @@ def test_every_section_runs_in_the_interpreter_and_is_not_run_again(tmp_path: Pa
     assert [row["pages"] for row in kept["contiguous"]["rows"]] == ["in order", "scattered"]
     assert [row["queries"] for row in kept["verify"]["rows"]] == [2]
     assert {row["kv_dtype"] for row in kept["prefill"]["rows"]} == {"bfloat16", "int8"}
+    (step,) = kept["steps"]["rows"]
+    assert step["d2_ms"] > 0 and step["d2_alone_ms"] > 0 and 0 <= step["overhead_percent"] < 100
     capsys.readouterr()
     (tmp_path / "write.json").write_text(json.dumps(kept["write"] | {"device": "another card"}))
     assert main([*arguments, "--sections", "decode,write"]) == 0
