@@ -107,7 +107,7 @@ def place_behind_short_prompts(bench: Bench, attack) -> int:
 ANY_PRIORITY = {"attack": attacks, "priority": st.integers(-3, 3), "weight": st.sampled_from((0.25, 1.0))}
 
 
-@many
+@settings(many, max_examples=30)
 @given(**ANY_PRIORITY)
 def test_nobody_starves_whatever_the_others_priority_and_however_close_to_their_ends_they_are(
     attack, priority: int, weight: float, scheduler_type: type[Scheduler]

@@ -193,11 +193,17 @@ class ForgetsThatPromptsWereNotDone(Scheduler):
             row.sequence.decoding = True
 
 
-@pytest.mark.parametrize("faulty", [KeepsWhatWasPlanned, KeepsTheCharge, ForgetsThatPromptsWereNotDone])
-def test_steps_cut_short_change_nobodys_output_and_the_checks_would_see_it(faulty: type[Scheduler]) -> None:
-    limits = make_limits(num_pages=20, max_num_seqs=8, scheduling_policy="vtc", swap_pages=8)
-    driver = run_with_cuts(Driver(limits), TRAFFIC)
+CUT_LIMITS = {"num_pages": 20, "max_num_seqs": 8, "scheduling_policy": "vtc", "swap_pages": 8}
+
+
+def test_steps_cut_short_change_nobodys_output() -> None:
+    driver = run_with_cuts(Driver(make_limits(**CUT_LIMITS)), TRAFFIC)
     assert len(driver.plans) - len(driver.records) > 200
+
+
+@pytest.mark.parametrize("faulty", [KeepsWhatWasPlanned, KeepsTheCharge, ForgetsThatPromptsWereNotDone])
+def test_the_checks_see_what_a_step_cut_short_should_not_do(faulty: type[Scheduler]) -> None:
+    limits = make_limits(**CUT_LIMITS)
     with pytest.raises((AssertionError, CacheMixup, IndexError)):
         run_with_cuts(Driver(limits, faulty(limits)), TRAFFIC)
 

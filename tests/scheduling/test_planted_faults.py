@@ -119,7 +119,10 @@ def test_the_checks_see_a_fault_of_swapping(faulty: type[Scheduler]) -> None:
     limits = make_limits(**SWAPPING)
     with pytest.raises(SEEN):
         run_traffic(Driver(limits, faulty(limits)), TRAFFIC, overlap=True)
-    load = run_traffic(Driver(limits), TRAFFIC, overlap=True).scheduler.load(0)
+
+
+def test_the_fixed_traffic_swaps_and_runs_clean() -> None:
+    load = run_traffic(Driver(make_limits(**SWAPPING)), TRAFFIC, overlap=True).scheduler.load(0)
     assert load.swapped_out_pages > load.swapped_in_pages > 100
 
 
@@ -128,7 +131,11 @@ def test_the_checks_see_a_scheduler_with_a_fault(faulty: type[Scheduler], traffi
     limits = make_limits(num_pages=20, max_num_seqs=8)
     with pytest.raises(SEEN):
         run_traffic(Driver(limits, faulty(limits)), traffic, overlap=True)
-    run_traffic(Driver(limits), traffic, overlap=True)
+
+
+@pytest.mark.parametrize("traffic", [TRAFFIC, CHAT], ids=["traffic", "chat"])
+def test_the_checks_see_nothing_where_there_is_no_fault(traffic: list[Arrival]) -> None:
+    run_traffic(Driver(make_limits(num_pages=20, max_num_seqs=8)), traffic, overlap=True)
 
 
 def one_after_the_other() -> list[Submit]:

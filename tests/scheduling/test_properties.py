@@ -136,7 +136,7 @@ HASH_SEEDS = ("1", "2")
 PRINT_PLANS = """
 from tests.scheduling.driver import Driver, make_limits
 from tests.scheduling.traffic import TRAFFIC, run_traffic
-print(run_traffic(Driver(make_limits(num_pages=20, max_num_seqs=8, scheduling_policy="vtc")), TRAFFIC[:80], overlap=True).plans)
+print(run_traffic(Driver(make_limits(num_pages=20, max_num_seqs=8, scheduling_policy="vtc")), TRAFFIC[:40], overlap=True).plans)
 """
 
 

@@ -145,11 +145,11 @@ def test_every_setting_of_the_engine_is_a_flag_or_known_to_change_nothing():
 
 
 def test_the_command_answers_with_a_table_a_json_document_and_a_plot(tmp_path: Path):
-    arguments = ("--synthetic", "arena27", "--requests", "120", "--load", "0.7", "--how-many-more", "--scheduling-policy", "wrr")
+    arguments = ("--synthetic", "arena27", "--requests", "40", "--load", "0.7", "--how-many-more", "--scheduling-policy", "wrr")
     done = run_simulate(*arguments, "--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out.json").read_text())
-    assert report["requests"] == 120
+    assert report["requests"] == 40
     assert report["policy"] == "wrr"
     assert report["load"] == pytest.approx(0.7)
     assert "client00" in done.stdout
