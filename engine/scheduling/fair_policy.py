@@ -90,6 +90,11 @@ class TenantFair:
         for tenant, own in by_tenant.items():
             self._note_own(tenant, own)
 
+    def note_decodes(self) -> None:
+        """A lane without prompts is owed nothing."""
+        self._with_work = frozenset()
+        self.note_step(())
+
     def take_back_step(self) -> None:
         """What a lane is owed does not count as delivered: else a flood of short prompts would cut steps until nothing is left of it."""
         for shares in self._noted:

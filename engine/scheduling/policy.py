@@ -36,6 +36,10 @@ class Policy(Protocol):
         """A step with these rows of prompts was planned."""
         ...
 
+    def note_decodes(self) -> None:
+        """A step was planned for which no prompt was there."""
+        ...
+
     def take_back_step(self) -> None:
         """The step noted last was cut short."""
         ...
@@ -85,6 +89,9 @@ class FirstComeFirstServed:
     def note_step(self, rows: Iterable[Row]) -> None:
         """Nothing to remember."""
 
+    def note_decodes(self) -> None:
+        """Nothing to remember."""
+
     def take_back_step(self) -> None:
         """Nothing was remembered."""
 
@@ -120,6 +127,9 @@ class ByPriority:
         """Lanes are nothing to it."""
 
     def note_step(self, rows: Iterable[Row]) -> None:
+        """Nothing to remember."""
+
+    def note_decodes(self) -> None:
         """Nothing to remember."""
 
     def take_back_step(self) -> None:

@@ -107,7 +107,8 @@ class DecodeRepeater:
         missing: dict[str, int] = {}
         for sequence in self._roster.running:
             name = sequence.submit.tenant_id
-            missing[name] = missing.get(name, 0) - (-(sequence.planned_tokens + steps) // page_size) - len(sequence.pages)
+            more = -(-(sequence.planned_tokens + steps) // page_size) - len(sequence.pages)
+            missing[name] = missing.get(name, 0) + max(0, more)  # who took all its pages at once has some to spare for nobody
         total = sum(missing.values())
         within_caps = all(count <= pool.holdings.of(name).room_under_cap for name, count in missing.items() if count)
         return total <= pool.num_spare and within_caps and all(total <= pool.available_to(name) for name in missing)

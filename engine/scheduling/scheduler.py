@@ -295,6 +295,7 @@ class Scheduler:
         repeated = self._repeater.run(times, now_ns, until_ns, most, whole=self.may_interrupt) if most else Repeated()
         if repeated.ended_ns:
             self._repeater.take(repeated, token_of)
+            self._roster.queue.note_decodes()
             self._num_steps += len(repeated.ended_ns)
             self._roster.counters.pad_tokens += repeated.pad_tokens
             self._pace.last_done_ns = repeated.ended_ns[-1]

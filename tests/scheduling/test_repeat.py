@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.scheduling.lanes import rules_of
@@ -60,15 +60,18 @@ def state_of(simulator: Simulator) -> tuple:
     caches=st.booleans(),
     ttl_s=st.sampled_from([None, 1.0]),
     quota=st.booleans(),
+    interrupts=st.booleans(),
 )
+@example(seed=139, policy="vtc", pages=40, caches=True, ttl_s=None, quota=True, interrupts=False)  # one holds more pages than it needs yet
 def test_many_steps_at_once_leave_the_state_of_single_steps(
-    seed: int, policy: str, pages: int, caches: bool, ttl_s: float | None, quota: bool
+    seed: int, policy: str, pages: int, caches: bool, ttl_s: float | None, quota: bool, interrupts: bool
 ) -> None:
     changes = {
         "scheduling_policy": policy,
         "num_pages": pages,
         "enable_prefix_caching": caches,
         "enable_kv_quota": quota,
+        "enable_step_interrupts": interrupts,
         "lanes": rules_of(EngineConfig()),
     }
     quick, plain = (simulator_of(seed, repeats=repeats, ttl_s=ttl_s, **changes) for repeats in (True, False))

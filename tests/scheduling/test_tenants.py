@@ -225,3 +225,11 @@ def test_sequences_leave_the_fair_queue_from_anywhere() -> None:
     for sequence in policy.order((), 0, with_waiting=True):
         policy.remove(sequence)
     assert (len(policy), policy.oldest_received_ns(), order_of(policy)) == (0, 0, [])
+
+
+def test_a_lane_that_has_no_prompts_while_steps_of_decodes_run_is_owed_nothing() -> None:
+    policy = TenantFair(Accounts())
+    policy.lanes.note_step({"fast": 4 * QUANTUM_TOKENS}, ("fast", "slow"))
+    assert policy.lanes.due(["slow"]) == ["slow"]
+    policy.note_decodes()
+    assert policy.lanes.due(["slow"]) == []
