@@ -235,6 +235,19 @@ def test_nothing_a_client_sends_breaks_a_log_line_or_forges_one(served: Served, 
     assert "forged" not in served.log() and "\x1b" not in served.log()
 
 
+def test_values_that_a_client_makes_up_make_no_series_of_metrics(client: httpx.Client) -> None:
+    def forge(value: str) -> int:
+        for field in ("model", "task", "lane", "service_tier", "user", value):
+            client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1, field: value})
+        for header in ("X-Task", "X-Tenant-ID", "X-Deadline-Ms", "X-Request-ID", "traceparent"):
+            client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers={header: value})
+        for path in (f"/v1/models/{value}", f"/v1/{value}", f"/v1/requests/{value}/explain"):
+            client.get(path)
+        return sum(not line.startswith("#") for line in client.get("/metrics").text.splitlines())
+
+    assert len({forge(f"forged-{number}") for number in range(5)}) == 1
+
+
 def test_of_two_admins_who_edit_the_same_tier_at_once_one_is_told_and_nothing_is_lost(served: Served, admin: httpx.Client) -> None:
     version = next(tier for tier in admin.get("/tiers").json()["tiers"] if tier["name"] == "batch")["version"]
     statuses: list[int] = []

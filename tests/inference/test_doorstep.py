@@ -125,7 +125,7 @@ def clock() -> Clock:
 @pytest.fixture
 def strict(export: Path, card: ModelCard, clock: Clock) -> Iterator[House]:
     """Twenty refusals at once, then two a second."""
-    most = 4 * LARGE_BODY_BYTES
+    most = 16 * LARGE_BODY_BYTES
     with start_house(export, card, counting_answer, refusals_per_s=PER_S, max_body_bytes=most, door_clock_ns=clock) as house:
         yield house
 
@@ -198,6 +198,12 @@ def test_what_no_admission_bounds_costs_turns_too(strict: House, ask: Callable[[
     assert strict.inference.doorstep._lines["default"].turns.debt == pytest.approx(10, abs=0.1)
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/requests/req_1/explain"])
+def test_a_wrong_key_costs_a_turn_wherever_it_is_shown(strict: House, path: str) -> None:
+    assert strict.client.get(path, headers={"Authorization": "Bearer fl-wrong-0123456789abcdef"}).status_code == 401
+    assert strict.inference.doorstep._lines[""].turns.debt == 1
+
+
 def test_a_tenant_far_beyond_its_turns_is_refused_unread_and_told_when_to_come_back(strict: House, clock: Clock) -> None:
     body = json.dumps({**INVALID, "prompt": "x" * 60 * BYTES_PER_TURN}).encode()
     assert strict.client.post("/v1/completions", content=body).status_code == 400
@@ -226,7 +232,7 @@ def test_who_waits_at_the_door_is_told_that_the_server_shuts_down(strict: House)
 def test_long_bodies_of_a_tenant_wait_unread_while_eight_of_them_arrive(strict: House, clock: Clock) -> None:
     url = httpx.URL(strict.base_url)
     body = json.dumps(INVALID).encode()
-    body += b" " * (4 * LARGE_BODY_BYTES - len(body))
+    body += b" " * (16 * LARGE_BODY_BYTES - len(body))
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     room = strict.inference.doorstep._room
     with ExitStack() as open_sockets, ThreadPoolExecutor(1) as pool:

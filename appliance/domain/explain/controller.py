@@ -42,7 +42,8 @@ class ExplainController(Controller):
 
         The id is that of `x-request-id` or of the answer's body. Another tenant is named to administrators only.
         """
-        tenant_id = viewer_of(request, directory)
+        async with doorstep.check():
+            tenant_id = viewer_of(request, directory)
         if tenant_id is not None:
             await doorstep.spend_turn(tenant_id)
         return await explainer.explain(request_id, tenant_id)

@@ -6,13 +6,13 @@ import time
 from asyncio import Future, TimerHandle, get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from appliance.domain.inference.body_room import BodyRoom
 from appliance.domain.inference.call import ReadBody, Stamps
 from appliance.domain.inference.pace import LONGEST_WAIT_S, Turns
-from appliance.errors import OverOwnLimit
+from appliance.errors import ApplianceError, Forbidden, OverOwnLimit
 
 NOBODY = ""
 """All callers without a valid key are one tenant here."""
@@ -54,6 +54,16 @@ class Doorstep:
         if self._refusals_per_s:
             await self._take_turn(tenant_id, stamps or Stamps())
             self._owe(tenant_id, 0)
+
+    @asynccontextmanager
+    async def check(self, stamps: Stamps | None = None) -> AsyncIterator[None]:
+        """Around finding out who asks: whoever has no right to waits as refused ones do, before it is told so. Raises `Unavailable`."""
+        try:
+            yield
+        except ApplianceError as error:
+            with suppress(OverOwnLimit):
+                await self.spend_turn(error.tenant_id if isinstance(error, Forbidden) else NOBODY, stamps)
+            raise
 
     @asynccontextmanager
     async def let_in(

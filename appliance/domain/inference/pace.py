@@ -15,7 +15,7 @@ LONGEST_WAIT_S = 5.0
 """Nobody waits longer for debts to be paid off. Who would is turned away then, and what it sent is not read."""
 LONGEST_DEBT_S = 60.0
 """A tenant that stops is free of its debts after that, whatever it did."""
-BYTES_PER_TURN = 4_096
+BYTES_PER_TURN = 16_384
 """A body costs a turn more for each of them: reading them and making them tokens takes about as long as the rest of a refusal."""
 
 

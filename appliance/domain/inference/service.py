@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -19,7 +18,7 @@ from appliance.domain.inference.backpressure import Patience
 from appliance.domain.inference.body_bounds import refuse_crowded_body
 from appliance.domain.inference.call import Call, Stamps
 from appliance.domain.inference.choice import Choice
-from appliance.domain.inference.doorstep import NOBODY, Doorstep
+from appliance.domain.inference.doorstep import Doorstep
 from appliance.domain.inference.exchange import Exchange
 from appliance.domain.inference.facts import JobFacts, engine_gone
 from appliance.domain.inference.formats import Head
@@ -31,7 +30,7 @@ from appliance.domain.inference.refusal import refusal_report
 from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
 from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane
 from appliance.domain.peers.decisions import WHOLE, Share, with_share
-from appliance.errors import ApplianceError, Forbidden, Invalid, NotFound, OverOwnLimit
+from appliance.errors import Forbidden, Invalid, NotFound
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.requests import RequestReport
 from appliance.text.model import TextModel
@@ -188,7 +187,8 @@ class InferenceService:
 
     async def models(self, raw_key: str | None, tenant_header: str | None) -> list[ModelAnswer]:
         """What the caller may use."""
-        principal = self._directory.authenticate(raw_key, tenant_header)
+        async with self.doorstep.check():
+            principal = self._directory.authenticate(raw_key, tenant_header)
         await self.doorstep.spend_turn(principal.tenant_id)
         self._admission.gate.require_open()
         served = self._backend.require()
@@ -198,17 +198,13 @@ class InferenceService:
         return [ModelAnswer(id=card.model_id, created=served.loaded_s, max_model_len=card.max_model_len)]
 
     async def _authenticate(self, call: Call, stamps: Stamps) -> Principal:
-        """Who asks; whoever has no right to waits as long as refused ones do."""
+        """Who asks. Raises as `Directory.authenticate`."""
         if call.principal is not None:
             return call.principal
-        try:
+        async with self.doorstep.check(stamps):
             if call.flaw is not None:
                 raise call.flaw
             return self._directory.authenticate(call.raw_key, call.tenant_header)
-        except ApplianceError as error:
-            with suppress(OverOwnLimit):
-                await self.doorstep.spend_turn(error.tenant_id if isinstance(error, Forbidden) else NOBODY, stamps)
-            raise
 
     async def _read(self, call: Call, route: AnyRoute, body: SamplingFields, policy: TenantPolicy, model: TextModel) -> tuple[Intake, str]:
         """The checked request within the tenant's longest context and its output cap; in shadow mode within the model's own,
