@@ -2,7 +2,7 @@
 
 usage: python -m benchmarks.gpu_bench [--sections NAME,...] [--out FOLDER] [--fresh] [--dry-run [--card NAME]] [--tiny]
 
-Sections, in order: correctness (every kernel against its twin on this device), decode, contiguous (pages in order beside scattered:
+Sections, in order: correctness (every kernel against its twin on this device), decode, contiguous (one page, pages in order, scattered:
 what paging costs), verify (several query tokens a row), prefill, write, steps. Each writes FOLDER/<section>.json when it is done and
 is not run again on this card with these versions unless --fresh, so an interrupted run is taken up where it stopped.
 `--dry-run` shows what would run and about how long it takes, on any machine. `--tiny` runs tiny shapes in Pallas's interpreter, to

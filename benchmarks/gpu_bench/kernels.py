@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -42,16 +42,22 @@ def token_bytes(shape: AttentionShape, kv_dtype: str) -> int:
 # ---- decode -------------------------------------------------------------------------------------------------------------
 
 
+type Paging = Literal["one page", "in order", "scattered"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeCase:
-    """`in_order`: every sequence's pages lie one behind the other, as in a cache without pages."""
+    """`pages`: a sequence is one page (contiguous KV), its pages lie one behind the other, or anywhere in the pool."""
 
     backend: AttentionBackend
     kv_dtype: str
     batch: int
     context: int
     queries: int = 1
-    in_order: bool = False
+    pages: Paging = "scattered"
+
+    def shape(self, bench: Bench) -> AttentionShape:
+        return replace(bench.shape, page_size=self.context) if self.pages == "one page" else bench.shape
 
 
 def decode(bench: Bench) -> Iterator[Measurement]:
@@ -63,10 +69,10 @@ def decode(bench: Bench) -> Iterator[Measurement]:
 
 
 def contiguous(bench: Bench) -> Iterator[Measurement]:
-    """One sequence with its pages in order and scattered: paging should cost at most 2 %."""
-    for backend, in_order in itertools.product(bench.backends, (True, False)):
-        case = DecodeCase(backend=backend, kv_dtype="bfloat16", batch=1, context=64 if bench.tiny else CONTEXTS[-1], in_order=in_order)
-        yield from _decode(bench, case)
+    """One sequence as one page (which Mosaic does not take), with its pages in order, and scattered: paging should cost at most 2 %."""
+    context, kinds = 64 if bench.tiny else CONTEXTS[-1], get_args(Paging.__value__)
+    for backend, pages in itertools.product(bench.backends, kinds):
+        yield from _decode(bench, DecodeCase(backend=backend, kv_dtype="bfloat16", batch=1, context=context, pages=pages))
 
 
 def verify(bench: Bench) -> Iterator[Measurement]:
@@ -77,26 +83,27 @@ def verify(bench: Bench) -> Iterator[Measurement]:
 
 
 def _decode(bench: Bench, case: DecodeCase) -> Iterator[Measurement]:
-    if case.backend.supports(bench.shape, case.kv_dtype):
+    if case.backend.supports(case.shape(bench), case.kv_dtype):
         call_bytes = case.batch * case.context * token_bytes(bench.shape, case.kv_dtype)
         yield Measurement(bench.estimate_s(call_bytes), partial(_time_decode, bench, case, call_bytes))
 
 
 def _time_decode(bench: Bench, case: DecodeCase, call_bytes: int) -> Row:
-    shape, pages = bench.shape, case.context // bench.shape.page_size
-    pool_pages = 256 if bench.tiny else POOL_PAGES
+    shape = case.shape(bench)
+    pages = case.context // shape.page_size
+    pool_pages = (256 if bench.tiny else POOL_PAGES) * bench.shape.page_size // shape.page_size
     cache = filled_cache(case.backend, shape, pool_pages, case.kv_dtype)
     rng, tables = np.random.default_rng(0), []
     for turn in range(1 if bench.tiny else max(1, min(64, ROTATED_BYTES // call_bytes))):
         places = np.arange(case.batch * pages) + turn * case.batch * pages
-        ids = places % pool_pages if case.in_order else rng.permutation(pool_pages)[places % pool_pages]
+        ids = places % pool_pages if case.pages == "in order" else rng.permutation(pool_pages)[places % pool_pages]
         tables.append(jnp.asarray(ids.reshape(case.batch, pages), jnp.int32))
     q = jnp.ones((case.batch, case.queries, shape.num_heads, shape.head_dim), jnp.bfloat16)
     lengths = jnp.full((case.batch,), case.context, jnp.int32)
     run = jax.jit(partial(case.backend.decode, shape))
     seconds = bench.seconds(lambda n: run(cache, q, tables[n % len(tables)], lengths))
     row = {"backend": case.backend.name, "kv_dtype": case.kv_dtype, "batch": case.batch, "context": case.context}
-    row |= {"queries": case.queries, "pages": "in order" if case.in_order else "scattered", "us": round(seconds * 1e6, 1)}
+    row |= {"queries": case.queries, "pages": case.pages, "us": round(seconds * 1e6, 1)}
     return row | {"gb_s": round(call_bytes / seconds / 1e9, 1), "bandwidth_percent": bench.bandwidth_percent(call_bytes / seconds)}
 
 

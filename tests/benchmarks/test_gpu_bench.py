@@ -84,7 +84,7 @@ def test_every_section_runs_in_the_interpreter_and_is_not_run_again(tmp_path: Pa
     kept = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in SECTIONS}
     assert all(section["rows"] and section["tiny"] for section in kept.values())
     assert {row["kernel"] for row in kept["correctness"]["rows"]} == {"decode", "verify", "prefill", "write"}
-    assert [row["pages"] for row in kept["contiguous"]["rows"]] == ["in order", "scattered"]
+    assert [row["pages"] for row in kept["contiguous"]["rows"]] == ["one page", "in order", "scattered"]
     assert [row["queries"] for row in kept["verify"]["rows"]] == [2]
     assert {row["kv_dtype"] for row in kept["prefill"]["rows"]} == {"bfloat16", "int8"}
     (step,) = kept["steps"]["rows"]

@@ -82,6 +82,10 @@ def test_decode_takes_every_group_head_dim_and_kv_type(group: int, head_dim: int
     check_decode(shape, kv_dtype, [290, 0, 17])
 
 
+def test_decode_takes_pages_of_any_size_so_contiguous_kv_too() -> None:
+    check_decode(replace(PLAIN, page_size=320), "float32", [319, 321, 0, 700])
+
+
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "queries"), [(9, 3, 8), (14, 2, 2), (16, 1, 8)])
 def test_decode_takes_up_to_8_tokens_a_row(num_heads: int, num_kv_heads: int, queries: int) -> None:
     check_decode(replace(PLAIN, num_heads=num_heads, num_kv_heads=num_kv_heads), "float32", [290, 40], queries=queries)
