@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.peers import ROOT, machine
-from benchmarks.tail import ablations
+from benchmarks.tail import ablations, replays
 from benchmarks.tail.case import Figure, Scenario, Setup
 from benchmarks.tail.machine_room import Show, capacity_rps, run_cases
 from benchmarks.tail.plots import draw
@@ -43,6 +43,7 @@ SCENARIOS: dict[str, Scenario | Simulated] = {
         straggler.SCENARIO,
         one_tenant.SCENARIO,
         ablations.SCENARIO,
+        replays.SCENARIO,
         *SIMULATED,
     )
 }

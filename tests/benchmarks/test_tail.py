@@ -12,12 +12,15 @@ from benchmarks.tail.ablations import PARTS, Play
 from benchmarks.tail.case import Case, Figure, Flight, Setup, Stream, every
 from benchmarks.tail.flags import ABLATIONS
 from benchmarks.tail.plots import draw
+from benchmarks.tail.replays import in_time_alone
 from benchmarks.tail.report import TIER_TARGETS, CaseReport, Sent, tenant_report
 from benchmarks.tail.scenarios import flooder, noisy_neighbour, overload, replay
 from benchmarks.tail.simulated import engine_flags, sweep_point
 from benchmarks.tail.store import Store
 from benchmarks.tail.text import case_table, figure_table
 from benchmarks.tail.traffic import Traffic, read_slowly
+from engine.scheduling.plan import Bucket
+from engine.scheduling.step_model import StepTimes
 from engine.simulation.trace import TraceRow
 from tests.benchmarks.test_load import REFUSED, completion_server
 
@@ -195,3 +198,12 @@ def test_the_sweep_says_how_many_users_fit():
     few, many = (sweep_point(users, 512, 30.0).numbers["attainment"] for users in (4, 64))
     assert few == 1
     assert many < 0.5
+
+
+def test_first_tokens_that_could_be_in_time_are_those_that_one_machine_can_compute_one_after_another():
+    """Ten milliseconds a token: a prompt of 30 takes 0.3 s of the 0.5 that it has."""
+    times = StepTimes({Bucket(0, 16): 0.16})
+    for gap_s, in_time in ((0.0, 1), (0.15, 2), (0.35, 3)):
+        rows = [TraceRow(number * gap_s, "a", 30, 1) for number in range(3)]
+        assert in_time_alone(rows, 1.0, times) == in_time, gap_s
+        assert in_time_alone(rows, 1000.0, times) == 1
