@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -30,9 +31,13 @@ def test_a_task_caps_an_output_with_and_without_max_tokens(openai_client: openai
         body = {"ignore_eos": True, **extra}
         return ends_of(openai_client.completions.create(model=MODEL, prompt=prompt, extra_body=body, temperature=0, **fields))
 
-    assert ask("Once", {}) == (256, "length", "output_cap")
-    assert ask("Once", {"task": "extract", "task_stops": False}, max_tokens=120) == (96, "length", "output_cap")
-    assert ask("Once", {}, max_tokens=257) == (257, "length", "max_tokens")
+    with ThreadPoolExecutor(3) as pool:
+        built_in = pool.submit(ask, "Once", {})
+        named = pool.submit(ask, "Once", {"task": "extract", "task_stops": False}, max_tokens=120)
+        asked_for = pool.submit(ask, "Once", {}, max_tokens=257)
+    assert built_in.result() == (256, "length", "output_cap")
+    assert named.result() == (96, "length", "output_cap")
+    assert asked_for.result() == (257, "length", "max_tokens")
 
 
 @pytest.mark.parametrize(

@@ -67,16 +67,17 @@ def test_few_refusals_a_second_still_leave_room_for_requests_that_come_together(
 # ---- room
 
 
-def test_long_bodies_of_a_tenant_fill_its_part_of_the_room_and_those_of_all_the_whole() -> None:
+def test_long_bodies_of_a_tenant_fill_its_part_of_the_room_and_those_of_all_the_whole_but_each_tenant_may_have_one() -> None:
     async def live() -> None:
         size = 2 * LARGE_BODY_BYTES
         room = BodyRoom(size)
         of_a = [room.ask("a", size) for _ in range(TENANT_BODIES_AT_ONCE + 2)]
         assert [each.done() for each in of_a] == [True] * TENANT_BODIES_AT_ONCE + [False] * 2
-        others = [room.ask(f"b{n}", size) for n in range(BODIES_AT_ONCE)]
-        assert sum(each.done() for each in others) == BODIES_AT_ONCE - TENANT_BODIES_AT_ONCE and room.held_bytes == BODIES_AT_ONCE * size
+        others = [(f"b{n}", room.ask(f"b{n}", size)) for n in range(BODIES_AT_ONCE)]
+        seconds = [(tenant_id, room.ask(tenant_id, size)) for tenant_id, _ in others]
+        assert all(each.done() for _, each in others) and not any(each.done() for _, each in seconds)
         room.leave("a", size, of_a.pop())  # it waits no more
-        for tenant_id, each in [("a", each) for each in of_a] + [(f"b{n}", each) for n, each in enumerate(others)]:
+        for tenant_id, each in [*(("a", each) for each in of_a), *others, *seconds]:
             assert each.done(), "whoever left made room for the next"
             room.leave(tenant_id, size, each)
         assert room.held_bytes == 0 and not room._waiting
@@ -89,10 +90,10 @@ def test_of_two_tenants_that_wait_each_has_its_turn() -> None:
         size = 2 * LARGE_BODY_BYTES
         room = BodyRoom(size)
         first = [(f"t{n}", room.ask(f"t{n}", size)) for n in range(BODIES_AT_ONCE)]
-        waiting = {tenant_id: [room.ask(tenant_id, size) for _ in range(2)] for tenant_id in ("a", "b")}
-        for tenant_id, each in first[:2]:
+        waiting = [room.ask(tenant_id, size) for tenant_id in ("a", "a", "a", "b", "b", "b")]
+        for tenant_id, each in first[:4]:
             room.leave(tenant_id, size, each)
-        assert {tenant_id: [each.done() for each in of] for tenant_id, of in waiting.items()} == {"a": [True, False], "b": [True, False]}
+        assert [each.done() for each in waiting] == [True, True, False, True, True, False]
 
     asyncio.run(live())
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from appliance.domain.inference.body_bounds import LARGE_BODY_BYTES
 
 BODIES_AT_ONCE = 32
-"""Bodies of the greatest length that are held at once, of all tenants,"""
+"""Bodies of the greatest length that are held at once, of all tenants; one of each is, however many the others have,"""
 TENANT_BODIES_AT_ONCE = 8
-"""and of one."""
+"""and so many of one tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +77,6 @@ class BodyRoom:
                 self._waiting[tenant_id] = self._waiting.pop(tenant_id)  # the others go first next time
 
     def _fits(self, tenant_id: str, num_bytes: int) -> bool:
+        own = self._held[tenant_id]
         of_tenant, of_all = TENANT_BODIES_AT_ONCE * self._max_body_bytes, BODIES_AT_ONCE * self._max_body_bytes
-        return self._held[tenant_id] + num_bytes <= of_tenant and self.held_bytes + num_bytes <= of_all
+        return not own or (own + num_bytes <= of_tenant and self.held_bytes + num_bytes <= of_all)
