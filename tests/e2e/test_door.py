@@ -44,7 +44,7 @@ def test_who_waits_longer_than_its_tier_allows_is_refused_and_nothing_of_it_was_
     with ExitStack() as running:
         for _ in range(ROWS):  # the last row or two are for other tenants
             running.enter_context(closing(begin(appliance, hurried, prompt="Count:", max_tokens=3_000)))
-        until(lambda: metric(client, "running_requests") > 0 == metric(client, "queue_depth"))
+        until(lambda: metric(client, "running_requests") + metric(client, "requests_total", tenant="hurried", outcome="expired") == ROWS)
         late = client.post("/v1/completions", json={"prompt": "Count:", "max_tokens": 1}, headers=hurried)
     assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout") and "0.3 s" in late.json()["error"]["message"]
     assert "retry-after" in late.headers
