@@ -106,7 +106,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Which cached page goes first: unused for longest, wanted least often, of who caches most for its weight, unused for longest in
     proportion to the tenant's weight, wanted least often lately for weight and cached pages. Never below a tenant's reserve."""
     enable_deadline_order: bool = True
-    """Within a tenant the earliest TTFT deadline goes first, and a near one may jump the order between tenants. Off: by arrival."""
+    """Within a tenant the earliest TTFT deadline goes first, a near one may jump the order between tenants, and where one would be missed
+    decodes that are not due yet wait for the next step. Off: by arrival."""
     fixed_chunk_tokens: int = 0
     """Cut prompts into chunks of so many tokens, whatever the step then takes; 0 takes what fits by time. For comparisons."""
     enable_batch_preemption: bool = True
