@@ -5,6 +5,7 @@
 # make bench     measure this server beside vLLM and llama.cpp, where they are installed (see benchmarks/README.md)
 # make bench-tail  measure what tenants do to each other's tails (BENCH_FLAGS="--quick straggler"; see benchmarks/README.md)
 # make gpu-compile  compile the GPU kernels and whole steps for cards that are not here; writes var/gpu-compile.json
+# make cuda-env  JAX for NVIDIA cards in .venv-cuda, several GB: what gpu-bench runs in, and the server on a card (docs/gpu.md)
 # make gpu-bench  correctness, then speed, of the GPU kernels: for a machine with a card (GPU_BENCH_FLAGS=--dry-run for any; GPU_BENCH_PYTHON=)
 # make docker-smoke  build the image and run docker/compose.yaml for real; writes var/docker-smoke.json (see docs/docker.md)
 # make k8s       make what docker/k8s takes from alerts/ anew
@@ -35,7 +36,7 @@ NATIVE_SOURCES := $(wildcard setup.py engine/kernels/cpu/csrc/*)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help serve test check fmt bench bench-tail gpu-compile gpu-bench docker-smoke k8s k8s-check dashboards grafana-env screenshots lock
+.PHONY: help serve test check fmt bench bench-tail gpu-compile cuda-env gpu-bench docker-smoke k8s k8s-check dashboards grafana-env screenshots lock
 
 # a virtual environment whose Python has gone (an upgraded system, a moved folder) is made anew
 ifneq ($(wildcard $(VENV)/.stamp-venv),)
@@ -72,6 +73,8 @@ bench-tail: $(VENV)/.stamp-dev
 
 gpu-compile: .venv-gpu/.stamp
 	.venv-gpu/bin/python -W ignore -m tools.gpu_compile $(GPU_COMPILE_FLAGS)
+
+cuda-env: .venv-cuda/.stamp
 
 # without a card (--dry-run, --tiny) the server's own environment will do
 GPU_BENCH_STAMP := $(if $(shell command -v nvidia-smi),.venv-cuda/.stamp,$(VENV)/.stamp-project)

@@ -26,7 +26,7 @@ from engine.wire import ONLY_ENGINE, CommonPrefixes, Fatal, Heartbeat, Load, Pre
 
 log = structlog.get_logger(__name__)
 
-PHASE_START_PERCENT = {"prepare": 0, "load": 4, "allocate": 14, "compile": 18, "warmup": 88, "prefixes": 94, "canary": 98}
+PHASE_START_PERCENT = {"prepare": 0, "backend": 3, "load": 4, "allocate": 14, "compile": 18, "warmup": 88, "prefixes": 94, "canary": 98}
 """How far a start is when a phase begins; on a cold cache compiling takes most of it."""
 
 
@@ -136,6 +136,8 @@ class Runtime:
     def _on_progress(self, step: Progress) -> None:
         self.heard_ns = time.monotonic_ns()
         self._gate.warm_up(step.phase, percent_of(step), f"{step.phase} {step.done} of {step.total}")
+        if step.phase == "backend":
+            log.warning("backend_fell_back", engine=self.engine, detail=step.detail)
         self._watchers.on_progress(step)
 
     def _on_prepared(self, prepared: Prepared) -> None:

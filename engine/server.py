@@ -179,6 +179,8 @@ class Replica:
         available = available_backends(devices)
         chosen = choose_backend(config.attention_backend, available.backends, attention_shape(share, config.block_size), kv_dtype)
         backend = chosen.backend
+        if chosen.fell_back:
+            self._startup.progress("backend", 1, 1, chosen.reason)  # before what takes minutes
         with self._startup.phase("load"):
             weights = load_weights(source, config, backend, self._show_loading, devices)
         keep_freed_memory()

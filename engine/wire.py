@@ -357,7 +357,8 @@ ToEngine = Submit | Abort | SetPolicies | CommonPrefixes | Shutdown | Pause | Re
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", array_like=True):
-    """Start-up: `phase` is prepare, load, compile, allocate, warmup, prefixes or canary; done of total."""
+    """Start-up: `phase` is prepare, backend (only where another one runs than was wished for: `detail` says why), load, compile, allocate,
+    warmup, prefixes or canary; done of total."""
 
     phase: str
     done: int

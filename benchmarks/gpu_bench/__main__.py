@@ -40,7 +40,18 @@ SECTIONS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
     "steps": steps,
 }
 
+REMEDY = """With a card: `make gpu-bench` installs requirements/cuda12.lock where it finds nvidia-smi; GPU_BENCH_PYTHON=python3 takes a
+Python whose JAX has CUDA already as it is. Without one: --dry-run shows what would run."""
+
 type Facts = dict[str, object]
+
+
+def card_named(part: str) -> str:
+    """The whole name of the one card that has `part` in its name."""
+    found = [name for name in CARDS if part.lower() in name.lower()]
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"{part} is in the names of {len(found)} of these cards: {', '.join(CARDS)}")
+    return found[0]
 
 
 def bench_of_card(name: str) -> Bench:
@@ -107,7 +118,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("var/gpu-bench"))
     parser.add_argument("--fresh", action="store_true", help="run sections again that are done")
     parser.add_argument("--dry-run", action="store_true", help="show what would run and how long it takes")
-    parser.add_argument("--card", default="NVIDIA H200", choices=CARDS, help="of the estimate of --dry-run")
+    parser.add_argument("--card", default="NVIDIA H200", type=card_named, help="of the estimate of --dry-run: H200, H100, A100 or B200")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes in the interpreter, on any machine")
     options = parser.parse_args(arguments)
     names = options.sections.split(",")
@@ -119,8 +130,7 @@ def main(arguments: list[str]) -> int:
     device = jax.devices()[0]
     backends = (PallasTritonBackend((9, 0), interpret=True),) if options.tiny else gpu_backends(device)
     if not backends:
-        remedy = "GPU_BENCH_PYTHON=... of make takes a Python whose JAX does; --dry-run shows what would run on a card"
-        print(f"JAX of {sys.executable} finds no NVIDIA GPU that the kernels run on, but {device.device_kind}: {remedy}", file=sys.stderr)
+        print(f"JAX of {sys.executable} finds no NVIDIA GPU that the kernels run on, only {device.device_kind}.\n{REMEDY}", file=sys.stderr)
         return 2
     memory_bytes = 0 if options.tiny else device.memory_stats()["bytes_limit"]
     bench = Bench(backends, CARDS.get(device.device_kind), options.tiny, memory_bytes)

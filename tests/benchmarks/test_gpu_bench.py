@@ -45,7 +45,7 @@ def test_an_estimate_grows_with_the_bytes_and_shrinks_with_the_cards_bandwidth()
 
 
 def test_a_dry_run_shows_every_section_and_the_total(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--dry-run", "--card", "NVIDIA B200"]) == 0
+    assert main(["--dry-run", "--card", "b200"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in shown] == [*SECTIONS, "all"]
     assert "NVIDIA B200" in shown[-1]
@@ -57,15 +57,23 @@ def test_a_section_that_does_not_exist_is_refused_with_those_that_do(capsys: pyt
     assert "speed: there are correctness, decode" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("part", "count"), [("nvidia", len(CARDS)), ("T4", 0)])
+def test_a_card_that_is_not_known_is_refused_with_those_that_are(part: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--dry-run", "--card", part])
+    assert f"{part} is in the names of {count} of these cards: {', '.join(CARDS)}" in capsys.readouterr().err
+
+
 def test_without_a_card_it_ends_and_says_what_can_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path)]) == 2
-    assert "--dry-run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(part in said for part in ("only cpu", "--dry-run", "requirements/cuda12.lock", "GPU_BENCH_PYTHON"))
 
 
-def made_by_make(*variables: str, path: str = "") -> str:
-    """What `make gpu-bench` would run."""
+def made_by_make(*variables: str, path: str = "", target: str = "gpu-bench") -> str:
+    """What `make` would run."""
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
-    return subprocess.run(["make", "-n", "gpu-bench", *variables], env=environment, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(["make", "-n", target, *variables], env=environment, check=True, capture_output=True, text=True).stdout
 
 
 def test_make_takes_a_python_with_jax_for_the_card_as_it_is_and_where_there_is_a_card_makes_one(tmp_path: Path) -> None:
@@ -76,6 +84,7 @@ def test_make_takes_a_python_with_jax_for_the_card_as_it_is_and_where_there_is_a
     assert "requirements/cuda12.lock" in made and made.splitlines()[-1].startswith(
         ".venv-cuda/bin/python -W ignore -m benchmarks.gpu_bench"
     )
+    assert "requirements/cuda12.lock" in made_by_make(target="cuda-env")
 
 
 def test_every_section_runs_in_the_interpreter_and_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

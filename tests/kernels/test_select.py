@@ -30,6 +30,14 @@ def test_auto_takes_the_first_that_can() -> None:
     assert choose_backend("auto", AVAILABLE, SHAPE, "float32").backend.name == "xla"
 
 
+def test_where_only_the_last_one_can_it_says_what_that_costs() -> None:
+    chosen = choose_backend("auto", AVAILABLE, SHAPE, "float8_e4m3fn")
+    assert chosen.reason == "eight can not do head dim 8 with float8_e4m3fn KV here; xla runs instead, slowly"
+    assert chosen.fell_back
+    for wished in (choose_backend("auto", AVAILABLE, SHAPE, "int8"), choose_backend("auto", AVAILABLE[1:], SHAPE, "float8_e4m3fn")):
+        assert (wished.reason, wished.fell_back) == ("the fastest that can run here", False)
+
+
 def test_a_named_backend_that_can_not_falls_back_and_says_why() -> None:
     chosen = choose_backend("eight", AVAILABLE, SHAPE, "float32")
     assert (chosen.backend.name, chosen.fell_back) == ("xla", True)

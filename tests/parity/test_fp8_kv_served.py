@@ -29,4 +29,6 @@ def test_pages_of_fp8_take_a_byte_a_value_and_are_read_again_as_they_were_writte
     config = open_source(str(tiny_model)).config
     vectors = 2 * config.num_layers * config.num_kv_heads
     assert json.loads((tmp_path / "model" / "model.json").read_text())["kv_bytes_per_token"] == vectors * (config.head_dim + 4)
-    assert ", xla (pallas-triton is not available on this machine; xla runs instead" in log
+    reason = "pallas-triton is not available on this machine; xla runs instead"
+    assert f", xla ({reason}" in log
+    assert 0 < log.index("backend_fell_back") < log.index("load 1/") and 0 < log.index(f"backend 1/1 {reason}") < log.index("compile 1/")

@@ -40,6 +40,17 @@ def test_every_link_to_a_file_leads_to_one(name: str):
     assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
 
 
+def test_every_mechanism_has_the_file_and_the_test_that_are_named_for_it():
+    section = (ROOT / "ARCHITECTURE.md").read_text().partition("### By name\n")[2].partition("\nA sequence")[0]
+    rows = [line.strip("|").split(" | ") for line in section.splitlines() if "::" in line]
+    assert len(rows) == 8
+    for _name, _what, files, test in rows:
+        assert all((ROOT / file).is_file() for file in re.findall(r"`(.+?)`", files)), files
+        path, function = test.strip(" `").split("::")
+        found = ROOT / path if "/" in path else ROOT / "tests/scheduling" / path
+        assert f"def {function}(" in found.read_text(), test
+
+
 def test_every_make_target_that_is_documented_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for name in DOCUMENTS:
