@@ -17,15 +17,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from engine.errors import EngineError, TraceError
 from engine.simulation.machine import DEFAULT_MACHINE, read_machine
 from engine.simulation.options import config_of, engine_flags
-from engine.simulation.report import HowManyMore, Report, text_of, tried_loads
+from engine.simulation.policies import FIELDS, check_tenants, read_policies
+from engine.simulation.report import HowManyMore, Report, targets_of, text_of, tried_loads
 from engine.simulation.study import Study, largest_load
 from engine.simulation.synthetic import TWINS, synthetic_rows
 from engine.simulation.trace import TraceRow, in_order, read_trace
-from engine.simulation.workload import Shape
+from engine.simulation.workload import Shape, possible_tenants
 from engine.wire import TenantPolicy
 
 MOST_SYNTHETIC_ROWS = 50_000
 """More requests than that repeat them."""
+QUEUE_TTL_HELP = (
+    "Above 0, whoever can no longer begin in time for its TTFT target ends unserved, as with a tier's queue limit; 0: waits on."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +56,15 @@ class Asked:
     plot: Path | None
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option("--synthetic", type=click.Choice(sorted(TWINS)), help="A seeded twin of a public trace instead of a file.")
 @click.option(
-    "--machine", type=click.Path(path_type=Path), default=DEFAULT_MACHINE, help="Measured steps: var/model/machine.json of a server."
+    "--machine",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_MACHINE,
+    show_default="a committed one",
+    help="Measured steps: var/model/machine.json of a server.",
 )
 @click.option("--load", type=click.FloatRange(0.001, 1000), help="Speed the trace up or down to this part of the machine's capacity.")
 @click.option("--speed", type=click.FloatRange(0.0001, 10_000), help="Requests come so many times as fast. [default: 1]")
@@ -65,14 +73,14 @@ class Asked:
 )
 @click.option("--requests", type=click.IntRange(0), default=0, help="So many requests; a shorter trace is repeated. 0: all of it, once.")
 @click.option("--divide-lengths", type=click.FloatRange(1.0), default=1.0, help="Prompts and outputs become so many times shorter.")
-@click.option("--queue-ttl-s", type=click.FloatRange(0), default=10.0, help="Tiers' queue limit; 0: whoever is late waits on.")
+@click.option("--queue-ttl-s", type=click.FloatRange(0), default=10.0, help=QUEUE_TTL_HELP)
 @click.option("--lane", type=click.Choice(["fast", "slow", "batch"]), help="All requests in this lane.")
 @click.option("--ttft-ms", type=(float, float), default=(500.0, 3000.0), help="TTFT targets of the fast and the slow lane; 0: none.")
 @click.option("--tpot-ms", type=(float, float), default=(50.0, 100.0), help="The same for TPOT.")
-@click.option("--policies", type=click.Path(path_type=Path), help="JSON list of tenants' policies (tenant_id, weight, ttft_s, ...).")
+@click.option("--policies", type=click.Path(path_type=Path), help=f"JSON list of tenants' policies: {', '.join(FIELDS)}.")
 @click.option("--how-many-more", is_flag=True, help="Find the largest load at which attainment holds.")
 @click.option("--objective", type=click.FloatRange(0.0, 1.0), default=0.99, help="Attainment asked for by --how-many-more.")
-@click.option("--seed", type=int, default=0)
+@click.option("--seed", type=int, default=0, help="Of --synthetic, and of what --tenants deals.")
 @click.option("--json", type=click.Path(path_type=Path, dir_okay=False), help="Write all numbers here; - for stdout.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write a PNG here (needs matplotlib).")
 @engine_flags
@@ -106,18 +114,12 @@ def _check(asked: Asked) -> None:
 
 def _answer(asked: Asked, flags: dict[str, Any]) -> Report:
     began_s = time.monotonic()
-    study = Study(_rows(asked), read_machine(asked.machine), config_of(flags), _base_policy(asked), _given_policies(asked.policies))
-    shape = Shape(
-        speed=asked.speed or 1.0,
-        num_requests=asked.requests,
-        num_tenants=asked.tenants,
-        length_divisor=asked.divide_lengths,
-        lane=asked.lane or "",
-        seed=asked.seed,
-    )
+    shape = _shape(asked)
+    study = _study(asked, flags, shape)
     capacity_rps, own_rps = study.capacity_rps(shape), study.trace_rps(shape)
     if own_rps == 0 and (asked.load or asked.speed or asked.how_many_more):
-        raise TraceError(f"{asked.trace}: all its requests come at once, so there is no rate to change: leave out load and speed")
+        leave_out = "leave out --load, --speed and --how-many-more"
+        raise TraceError(f"{_name(asked)}: all its requests come at once, so there is no rate to change: {leave_out}")
     if asked.load is not None:
         shape = replace(shape, speed=asked.load * capacity_rps / own_rps)
     load = shape.speed * own_rps / capacity_rps
@@ -125,18 +127,42 @@ def _answer(asked: Asked, flags: dict[str, Any]) -> Report:
         figures = study.run(shape, bar.update)
         more = _how_many_more(study, shape, load, asked.objective, bar) if asked.how_many_more else None
     return Report(
-        trace=str(asked.trace.name if asked.trace else f"synthetic {asked.synthetic}"),
+        trace=_name(asked),
         machine=study.machine.facts,
         policy=study.config.scheduling_policy,
         requests=figures.total.requests,
         capacity_rps=capacity_rps,
         load=load,
-        targets_ms={kind: {lane: value * 1e3 for lane, value in table.items()} for kind, table in _targets_s(study.base_policy)},
+        targets=targets_of(study.base_policy, shape.lane),
+        own_targets={policy.tenant_id: targets_of(policy, shape.lane) for policy in study.given_policies},
         figures=figures,
         vtc_ratio=figures.vtc_ratio,
         simulated_in_s=time.monotonic() - began_s,
         how_many_more=more,
     )
+
+
+def _shape(asked: Asked) -> Shape:
+    return Shape(
+        speed=asked.speed or 1.0,
+        num_requests=asked.requests,
+        num_tenants=asked.tenants,
+        length_divisor=asked.divide_lengths,
+        lane=asked.lane or "",
+        seed=asked.seed,
+    )
+
+
+def _study(asked: Asked, flags: dict[str, Any], shape: Shape) -> Study:
+    base, rows = _base_policy(asked), _rows(asked)
+    given = read_policies(asked.policies, base) if asked.policies else ()
+    if asked.policies:
+        check_tenants(asked.policies, given, possible_tenants(rows, shape))
+    return Study(rows, read_machine(asked.machine), config_of(flags), base, given)
+
+
+def _name(asked: Asked) -> str:
+    return asked.trace.name if asked.trace else f"synthetic {asked.synthetic}, seed {asked.seed}"
 
 
 def _rows(asked: Asked) -> list[TraceRow]:
@@ -150,21 +176,6 @@ def _base_policy(asked: Asked) -> TenantPolicy:
     lanes = ("fast", "slow")
     ttft_s, tpot_s = ({lane: ms / 1e3 for lane, ms in zip(lanes, table, strict=True) if ms > 0} for table in (asked.ttft_ms, asked.tpot_ms))
     return TenantPolicy(tenant_id="", ttft_s=ttft_s, tpot_s=tpot_s, queue_ttl_s=asked.queue_ttl_s or None)
-
-
-def _targets_s(policy: TenantPolicy) -> tuple[tuple[str, dict[str, float]], ...]:
-    return ("ttft", policy.ttft_s), ("tpot", policy.tpot_s)
-
-
-def _given_policies(path: Path | None) -> tuple[TenantPolicy, ...]:
-    if path is None:
-        return ()
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=tuple[TenantPolicy, ...])
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}: give the path of a readable file") from error
-    except msgspec.DecodeError as error:
-        raise TraceError(f'{path}: {error}: write a list such as [{{"tenant_id": "acme", "weight": 4}}]') from error
 
 
 def _how_many_more(study: Study, shape: Shape, load: float, objective: float, bar: "_Bar") -> HowManyMore:

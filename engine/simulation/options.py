@@ -1,7 +1,7 @@
 """The engine's settings that a simulation takes: all those that the scheduler reads, as flags made from `EngineConfig`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import msgspec
@@ -26,8 +26,10 @@ def engine_flags[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             continue
         flag = "--" + field.name.replace("_", "-")
         shown = f"As in docs/settings.md. [default: {_shown(field.default)}]"
-        is_switch = field.type is bool
-        command = click.option(f"{flag}/--no-{flag[2:]}" if is_switch else flag, field.name, default=None, help=shown)(command)
+        if field.type is bool:
+            command = click.option(f"{flag}/--no-{flag[2:]}", field.name, default=None, help=shown)(command)
+        else:
+            command = click.option(flag, field.name, default=None, help=shown, metavar=_metavar(field.type))(command)
     return command
 
 
@@ -39,16 +41,30 @@ def config_of(flags: dict[str, Any]) -> EngineConfig:
         ConfigError: a value out of its bounds.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    for field in msgspec.structs.fields(EngineConfig):
-        if field.name in given and field.name.endswith("_buckets"):
-            given[field.name] = [part for part in str(given[field.name]).split(",") if part]
+    kinds = {field.name: field.type for field in msgspec.structs.fields(EngineConfig)}
+    for name in given:
+        if name.endswith("_buckets"):
+            given[name] = [part for part in str(given[name]).split(",") if part]
     try:
         config = msgspec.convert(given, EngineConfig, strict=False)
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `$.")
-        raise click.UsageError(f"--{where.rstrip('`').partition('[')[0].replace('_', '-')}: {reason[:1].lower()}{reason[1:]}") from error
+        name = str(error).partition(" - at `$.")[2].rstrip("`").partition("[")[0]
+        raise click.UsageError(f"--{name.replace('_', '-')} is {flags[name]!r}: give {_allowed(kinds[name])}") from error
     check_config(config)
     return config
+
+
+def _metavar(kind: Any) -> str:
+    """As `fairlane serve --help` has it."""
+    if get_origin(kind) is Literal:
+        return f"[{'|'.join(get_args(kind))}]"
+    return {int: "N", float: "X"}.get(kind, "N,N")
+
+
+def _allowed(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "whole numbers with commas between")
 
 
 def _shown(default: object) -> str:

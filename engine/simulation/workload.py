@@ -93,6 +93,11 @@ def tenants_of(rows: Iterable[TraceRow]) -> list[str]:
     return list(dict.fromkeys(row.tenant for row in rows))
 
 
+def possible_tenants(rows: Iterable[TraceRow], shape: Shape) -> set[str]:
+    """All that `shaped` may name, also where fewer requests are taken than the trace has."""
+    return set(ranked_tenants(shape.num_tenants)) or {row.tenant or LONE_TENANT for row in rows}
+
+
 def policies_of(names: Iterable[str], base: TenantPolicy, given: Iterable[TenantPolicy] = ()) -> dict[str, TenantPolicy]:
     """One policy a tenant: the one that was given, else `base` under its name."""
     by_name = {policy.tenant_id: policy for policy in given}

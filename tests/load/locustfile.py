@@ -1,22 +1,36 @@
 """Two tenants, as operators write load for Locust: A asks often and shortly, B seldom and for long answers.
 
-    export TENANT_GATEWAY_KEY=...      a key with scope `gateway`, which may speak for tenants `tenant-a` and `tenant-b`
-    locust -f tests/load/locustfile.py --host http://127.0.0.1:8000 --headless -u 8 -r 4 -t 60s
+    fairlane tenant create tenant-a    under tier `standard`; `--tier interactive` and others as you like
+    fairlane tenant create tenant-b
+    export TENANT_GATEWAY_KEY=...      `fairlane key create default --scope inference --scope gateway`: it speaks for both
+    locust -f tests/load/locustfile.py --host http://127.0.0.1:8000 --headless -u 8 -r 4 -t 60s --stop-timeout 30
 
 Without a gateway key, give one key a tenant: TENANT_A_KEY and TENANT_B_KEY. Statistics are named by tenant: `POST TenantA` is the whole
-answer, `TTFT TenantA` the time to its first token.
+answer, `TTFT TenantA` the time to its first token. Without `--stop-timeout` answers that still run at the end are not counted: TenantB's
+are long. A failure has the server's words, with # for numbers, so that equal ones are counted together.
 """
 
 import json
 import os
 import random
+import re
 import time
 import uuid
 
 from locust import HttpUser, between, tag, task
+from locust.clients import ResponseContextManager
 
 MODEL = os.environ.get("TENANT_MODEL", "smollm2-135m-instruct")
 WORDS = ("apple", "river", "stone", "cloud", "paper", "green", "light", "table", "music", "window", "garden", "letter")
+
+
+def words_of(response: ResponseContextManager) -> str:
+    """Why a request failed: the server's message; of what is none of its, the text; without an answer, the error of the connection."""
+    try:
+        message = response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = response.text or str(response.error)
+    return re.sub(r"\d+(\.\d+)?", "#", message)[:300]
 
 
 class Tenant(HttpUser):
@@ -44,7 +58,7 @@ class Tenant(HttpUser):
             "/v1/completions", json=body, headers=self.headers, name=self.tenant, stream=True, catch_response=True
         ) as response:
             if response.status_code != 200:
-                response.failure(f"status {response.status_code}")
+                response.failure(f"status {response.status_code}: {words_of(response)}")
                 return
             chunks = 0
             for line in response.iter_lines():

@@ -74,3 +74,12 @@ def test_without_a_key_locust_says_which_variable_to_set(appliance: Appliance):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TENANT_")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert "set TENANT_GATEWAY_KEY, or TENANT_" in done.stderr + done.stdout
+
+
+def test_a_failure_has_the_servers_words(appliance: Appliance):
+    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", appliance.base_url, "--headless", "-u", "1", "-t", "2s"]
+    environment = os.environ | {"TENANT_MODEL": "tiny", "TENANT_GATEWAY_KEY": "no-such-key"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    with httpx.Client(base_url=appliance.base_url, headers={"Authorization": "Bearer no-such-key"}, timeout=30) as client:
+        answer = client.post("/v1/completions", json={"model": "tiny", "prompt": "x"})
+    assert f"status {answer.status_code}: {answer.json()['error']['message']}" in done.stderr + done.stdout

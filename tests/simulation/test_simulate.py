@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from engine.simulation.trace import TraceRow
 from engine.simulation.workload import Shape
 from engine.wire import EngineConfig, Sampling, Submit, TenantPolicy
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "simulate.md"
 POLICY = TenantPolicy(tenant_id="", queue_ttl_s=None, ttft_s={"fast": 0.5, "slow": 3.0}, tpot_s={"fast": 0.05, "slow": 0.1})
 
 
@@ -144,6 +146,17 @@ def test_every_setting_of_the_engine_is_a_flag_or_known_to_change_nothing():
     assert all("--" + name.replace("_", "-") in shown for name in names - OF_THE_DEVICE)
 
 
+def test_the_document_and_help_have_the_defaults_and_help_has_the_choices():
+    in_document = dict(re.findall(r"^\| `(--[a-z-]+)` \| ([\d. ]+) \|", DOCUMENT.read_text(), re.MULTILINE))
+    defaults = {each.opts[0]: each.default if isinstance(each.default, tuple) else (each.default,) for each in simulate.params}
+    assert set(in_document) == {"--ttft-ms", "--tpot-ms", "--queue-ttl-s", "--objective", "--seed"}
+    assert in_document == {flag: " ".join(f"{value:g}" for value in defaults[flag]) for flag in in_document}
+    shown = " ".join(CliRunner().invoke(simulate, ["--help"]).output.split())
+    for flag in in_document:
+        assert f"[default: {', '.join(map(str, defaults[flag]))}" in shown
+    assert "--scheduling-policy [fcfs|priority|wrr|vtc]" in shown
+
+
 def test_the_command_answers_with_a_table_a_json_document_and_a_plot(tmp_path: Path):
     arguments = ("--synthetic", "arena27", "--requests", "40", "--load", "0.7", "--how-many-more", "--scheduling-policy", "wrr")
     done = run_simulate(*arguments, "--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
@@ -154,6 +167,8 @@ def test_the_command_answers_with_a_table_a_json_document_and_a_plot(tmp_path: P
     assert report["load"] == pytest.approx(0.7)
     assert "client00" in done.stdout
     assert f"up to load {report['how_many_more']['largest_load']:.2f}" in done.stdout
+    assert "the table is of load 0.70" in done.stdout
+    assert "targets: TTFT fast 500 ms, slow 3000 ms; TPOT fast 50 ms, slow 100 ms; whoever can no longer begin" in done.stdout
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -162,7 +177,10 @@ def test_the_command_answers_with_a_table_a_json_document_and_a_plot(tmp_path: P
     [
         ((), 2, "give one of TRACE and --synthetic"),
         (("--synthetic", "azure", "--load", "1", "--speed", "2"), 2, "give one of --load and --speed"),
-        (("--synthetic", "azure", "--scheduling-policy", "lifo"), 2, "--scheduling-policy: invalid enum value"),
+        (("--synthetic", "azure", "--scheduling-policy", "lifo"), 2, "--scheduling-policy is 'lifo': give one of fcfs, priority, wrr, vtc"),
+        (("--synthetic", "azure", "--max-step-ms", "x"), 2, "--max-step-ms is 'x': give a whole number"),
+        (("--synthetic", "azure", "--slow-share", "x"), 2, "--slow-share is 'x': give a number"),
+        (("--synthetic", "azure", "--decode-buckets", "8,a"), 2, "--decode-buckets is '8,a': give whole numbers with commas between"),
         (("--synthetic", "azure", "--max-num-seqs", "0"), 1, "max_num_seqs is 0: it must be at least 1"),
         (("--synthetic", "azure", "--json", "no-folder/x.json"), 2, "--json no-folder/x.json: it can not be written: give a path in a"),
         (("--synthetic", "azure", "--plot", "no-folder/x.png"), 2, "--plot no-folder/x.png: it can not be written: give a path in a"),
