@@ -223,7 +223,7 @@ def _build(
     telemetry.engine.oldest_queued_ns = backend.oldest_queued_ns
     views = {replica.name: load_view_of(settings.engine) for replica in all_replicas}
     clocks = Clocks(monotonic_ns=time.monotonic_ns, wall_s=time.time)
-    predictor = Predictor({lane: views[name] for lane, name in engine_of.items()}) if settings.admission else None
+    predictor = Predictor({lane: views[name] for lane, name in engine_of.items()}, refuses=settings.admission)
     admission = Admission(gate, settings.max_queue_depth, clocks.monotonic_ns, clocks.wall_s, predictor)
     usage = UsageRecorder(control.store.database, data_path(settings) / SPOOL_FOLDER, clocks.wall_s, lambda: telemetry.requests.model_id)
     telemetry.record_usage = usage.note

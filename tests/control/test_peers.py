@@ -171,9 +171,9 @@ def test_a_refusal_tells_the_whole_limit_and_the_part_of_it_that_this_process_ha
             assert told is not None and word in told.message, told
     half = with_share(whole, Share(0, 500, 2))
     busy = own_limit(half.policy, Occupancy(4, 0, whole=policy), [], 1)
-    assert busy is not None and busy.message.endswith("its limit is 7 (4 of them at this process)")
+    assert busy is not None and "its max_concurrency is 7 (4 of them at this process): come back in" in busy.message
     queued = own_limit(half.policy, Occupancy(0, 2, tenant_waiting=2, whole=policy), [], 1)
-    assert queued is not None and queued.message.endswith("its limit is 4 (2 of them at this process)")
+    assert queued is not None and "its max_queued is 4 (2 of them at this process): come back in" in queued.message
 
 
 def test_every_ceiling_of_tenant_and_key_is_divided_and_budgets_are_not() -> None:

@@ -1,5 +1,7 @@
 """Lanes, admission, gate: pure decisions and the counters behind tickets."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_the_scheduler_may_change_only_what_the_length_decided_and_only_on_one_e
 def test_a_named_lane_comes_first_where_it_is_allowed() -> None:
     assert propose(named="batch") == Proposal("batch")
     assert propose(named="fast", tokens=9_000, streamed=False) == Proposal("fast")
-    with pytest.raises(Forbidden, match="lane 'fast', which this key may not use; it may use slow, batch"):
+    with pytest.raises(Forbidden, match="the request names lane 'fast', which this key may not use; it may use slow, batch"):
         propose(key_lanes=("slow", "batch"), named="fast")
     with pytest.raises(Invalid, match="send one of them"):
         propose(named="fast", tier="flex")
@@ -113,8 +115,14 @@ def test_who_finds_a_queue_full_is_told_when_a_part_of_it_may_be_gone() -> None:
     busy = Occupancy(tenant_in_flight=8, waiting=80, tenant_waiting=5, tenant_request_s=4.0, in_flight=100, request_s=10.0)
     full = decide(TenantPolicy(tenant_id="t"), busy, max_queue_depth=80)
     assert isinstance(full, Reject) and full.retry_after_s == pytest.approx(10 * 10.0 / 100)
+    assert full.message == "80 requests of all tenants cannot have a row yet, and the server's --max-queue-depth is 80: come back in 1s"
+    few = decide(TenantPolicy(tenant_id="t"), replace(busy, waiting=70, tenant_waiting=10), max_queue_depth=80)
+    assert isinstance(few, Reject) and "is 80, of which the last 10 are for tenants with fewer waiting" in few.message
+    one = decide(TenantPolicy(tenant_id="t", max_concurrency=1), Occupancy(1, 0), max_queue_depth=80)
+    assert isinstance(one, Reject) and "has 1 request in flight, and its max_concurrency is 1" in one.message
     own = decide(TenantPolicy(tenant_id="t", max_queued=5), busy, max_queue_depth=800)
     assert isinstance(own, Reject) and own.own_limit and own.retry_after_s == 1.0  # 0.5 s, and never less than a second
+    assert own.message == "tenant 't' has 5 requests that cannot have a row yet, and its max_queued is 5: come back in 1s"
     slow = Occupancy(tenant_in_flight=40, waiting=40, tenant_waiting=40, tenant_request_s=40.0)
     own = decide(TenantPolicy(tenant_id="t", max_queued=40), slow, max_queue_depth=800)
     assert isinstance(own, Reject) and own.retry_after_s == pytest.approx(5.0)

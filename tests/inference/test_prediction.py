@@ -8,11 +8,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from appliance.domain.access.principal import Principal
 from appliance.domain.admission.decisions import Admit, Occupancy, Reject, decide
-from appliance.domain.admission.forecast import Candidate, Queued, Situation, forecast
+from appliance.domain.admission.forecast import Candidate, Queued, Situation, forecast, rows_lacking
+from appliance.domain.admission.gate import Gate
 from appliance.domain.admission.load_view import Handed, LoadView
 from appliance.domain.admission.places import COUNTED_S, KEPT_S, LONGEST_WAIT_S, NOTHING_KEPT, Kept, Places
-from appliance.domain.admission.prediction import OWN_TIMES, TARGET_PART, Outlook, judge
+from appliance.domain.admission.prediction import OWN_TIMES, TARGET_PART, Outlook, Predictor, judge
+from appliance.domain.admission.service import Admission, Ticket
+from appliance.domain.lanes.decisions import LANES
+from appliance.errors import OverOwnLimit, Unavailable
 from engine.wire import Drain, Heartbeat, Load, ModelCard, TenantLoad, TenantPolicy
 from tests.inference.fake_engine import counting_answer
 from tests.inference.harness import House, in_background, key, snapshot, start_house
@@ -58,6 +63,62 @@ def test_rows_that_are_short_are_waited_for() -> None:
     assert wait_s(queued("me", "fast", 10, 2), queued("other", "fast", 0, 99), drain=drain) == pytest.approx(4 / 4.0)
 
 
+def test_only_what_waits_beyond_the_free_rows_lacks_one() -> None:
+    """For a tenant that holds many the reserved rows are not free; others' requests have theirs before its own."""
+
+    def lacking(*work: Queued, drain: Drain = DRAIN) -> tuple[int, int]:
+        found = rows_lacking(Situation(queued=work, drain=drain, shares=SHARES), "me")
+        return found.all, found.own
+
+    reserved = Drain(1000.0, free_rows=8, reserved_rows=2)
+    assert lacking() == lacking(queued("me", "fast", 0, 8)) == (0, 0)
+    assert lacking(queued("me", "fast", 0, 5), queued("me", "batch", 0, 5)) == (2, 2)
+    assert lacking(queued("me", "fast", 0, 8), drain=reserved) == (2, 2)
+    assert lacking(queued("other", "fast", 0, 9), drain=reserved) == (1, 0)
+    assert lacking(queued("me", "fast", 0, 3), queued("other", "fast", 0, 90)) == (85, 3)
+    assert lacking(queued("me", "fast", 0, 3), drain=Drain()) == (3, 3), "no report: every one counts"
+
+
+def admission_with(view: LoadView, *, refuses: bool = True) -> Admission:
+    gate = Gate()
+    gate.open()
+    return Admission(gate, max_queue_depth=2, predictor=Predictor(dict.fromkeys(LANES, view), refuses=refuses))
+
+
+def enter(admission: Admission, number: int, policy: TenantPolicy) -> Ticket:
+    caller = Principal(policy.tenant_id, f"key_{policy.tenant_id}", frozenset(), policy, frozenset(), frozenset())
+    ticket = admission.enter(caller)
+    admission.note_submit(number, "slow", policy, 1)
+    return ticket
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_burst_that_fits_the_free_rows_is_no_queue(refuses: bool) -> None:
+    view, patient = LoadView(SHARES), TenantPolicy(tenant_id="me", max_concurrency=None)
+    admission = admission_with(view, refuses=refuses)
+    view.note_load(load(last_sequence_id=0, tokens=0, rows=0))
+    for number in range(1, 9):
+        enter(admission, number, patient)
+    assert admission.use_of(patient).waiting == 0
+    enter(admission, 9, patient)
+    enter(admission, 10, patient)
+    with pytest.raises(Unavailable, match="2 requests of all tenants cannot have a row yet, and the server's --max-queue-depth is 2"):
+        enter(admission, 11, patient)
+    assert admission.use_of(patient).waiting == 2
+    view.note_load(load(last_sequence_id=10, tokens=0, rows=1))
+    enter(admission, 11, patient)
+
+
+def test_a_tenant_that_may_not_queue_gets_all_rows_that_are_free() -> None:
+    view, hasty = LoadView(SHARES), TenantPolicy(tenant_id="me", max_concurrency=None, max_queued=0)
+    admission = admission_with(view)
+    view.note_load(load(last_sequence_id=0, tokens=0, rows=0))
+    for number in range(1, 10):
+        enter(admission, number, hasty)
+    with pytest.raises(OverOwnLimit, match="has 1 request that cannot have a row yet, and its max_queued is 0: come back in 1s"):
+        enter(admission, 10, hasty)
+
+
 def test_what_was_handed_over_since_the_report_counts_until_a_report_knows_of_it() -> None:
     view = LoadView(SHARES)
     view.note_load(load(last_sequence_id=4, tokens=300))
@@ -94,8 +155,8 @@ def test_a_refusal_says_what_was_predicted_what_the_target_is_and_what_to_do() -
     refusal = verdict(POLICY, 2_000)
     assert isinstance(refusal, Reject)
     assert (
-        "predicted in 2.1s, with 2000 prompt tokens ahead of it, and the target of lane 'fast' is 1s, for which it may wait"
-        in refusal.message
+        "predicted in 2.1s, with 2000 prompt tokens ahead of it, and the target of lane 'fast' is 1s, for which it may wait 700ms"
+        " (0.8 of the target, less 100ms for its own prompt): tenant 'me' has more waiting" in refusal.message
     )
     assert "come back in" in refusal.message and "send fewer requests at once" in refusal.message
 
@@ -114,12 +175,16 @@ def test_who_waits_however_long_it_takes_is_never_refused_for_being_late() -> No
 def test_without_a_target_the_queues_limit_counts() -> None:
     policy = TenantPolicy(tenant_id="me", queue_ttl_s=5.0)
     assert verdict(policy, 4_900) == Admit()
-    assert isinstance(verdict(policy, 5_100), Reject)
+    late = verdict(policy, 5_100)
+    assert isinstance(late, Reject) and "it may wait 5s (queue_ttl_ms of its tier)" in late.message
+    both = verdict(TenantPolicy(tenant_id="me", queue_ttl_s=0.5, ttft_s={"fast": 1.0}), 600)
+    assert isinstance(both, Reject) and "is 1s, for which it may wait 500ms (queue_ttl_ms of its tier)" in both.message
 
 
 def test_a_prompt_longer_than_its_target_allows_comes_in_where_little_is_ahead() -> None:
     assert verdict(POLICY, 4_000 * (OWN_TIMES - 1) - 1, tokens=4_000) == Admit()
-    assert isinstance(verdict(POLICY, 4_000, tokens=4_000), Reject)
+    late = verdict(POLICY, 4_000, tokens=4_000)
+    assert isinstance(late, Reject) and "it may wait 2s (0.5 of the 4s that its own prompt takes)" in late.message
 
 
 def test_a_place_is_good_once_at_its_time_and_not_for_ever() -> None:
@@ -209,6 +274,9 @@ def test_a_flood_is_refused_with_its_reason_and_the_conformant_tenant_is_served(
         assert (refusal.status_code, error["code"], error["reason"]) == (429, "rate_limit_exceeded", "predicted_late")
         assert int(refusal.headers["retry-after"]) >= 1 and "target of lane 'slow' is 1s" in error["message"]
         assert rejections(house, "noisy") == 1
+        told = house.on_loop(lambda: house.telemetry.archive.find(refusal.headers["x-request-id"]))
+        assert told is not None and (told.prompt_tokens, told.billed.tokens, told.ttft_target_s) == (1, 0, TARGET_S)
+        assert told.message == error["message"], "explain tells all of it"
         with in_background(house, 1, bearer("quiet")):
             house.until(lambda: len(house.engine.queued) == 9)
             house.set_engine(hold=False)

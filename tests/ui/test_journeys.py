@@ -107,7 +107,7 @@ def test_a_changed_limit_holds_for_the_next_request(office: Office) -> None:
     expect(page.locator("#own-rpm")).to_be_checked()  # typing a value of one's own ticks its box
     page.click("button:has-text('Save')")
     expect(page.get_by_role("row", name="Requests a minute 1")).to_contain_text("own")
-    with pytest.raises(RateLimitError, match="limit of 1 requests a minute"):
+    with pytest.raises(RateLimitError, match="limit of 1 request a minute"):
         _ask_twice(client)
     page.goto(office.url("/ui/"))
     expect(page.locator("#live-refusals")).to_contain_text("rate requests")

@@ -16,7 +16,7 @@ KEPT_PART = 8
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Requests in the house: of the asking tenant in flight and waiting, and of all tenants those that wait for their first step."""
+    """Requests in the house: of the asking tenant in flight and waiting, and of all tenants those that wait, for a row or a first step."""
 
     tenant_in_flight: int
     waiting: int
@@ -77,10 +77,22 @@ def decide(
     if own is not None:
         return own
     if _queue_is_full(occupancy, max_queue_depth):
-        message = f"{occupancy.waiting} requests are waiting, the limit is {max_queue_depth}: try again shortly"
         wait_s = _part_drained_s(max_queue_depth, occupancy.request_s, occupancy.in_flight)
+        depth, kept = f"the server's --max-queue-depth is {max_queue_depth}", max_queue_depth // KEPT_PART
+        limit = depth if occupancy.waiting >= max_queue_depth else f"{depth}, of which the last {kept} are for tenants with fewer waiting"
+        message = f"{counted(occupancy.waiting, 'request')} of all tenants cannot have a row yet, and {limit}: {_come_back(wait_s)}"
         return Reject("queue_full", message, wait_s, own_limit=False)
     return Admit()
+
+
+def has_full_queue(policy: TenantPolicy, occupancy: Occupancy, max_queue_depth: int) -> bool:
+    """The tenant's own, or that of all."""
+    return _own_queue_is_full(policy, occupancy) or _queue_is_full(occupancy, max_queue_depth)
+
+
+def _own_queue_is_full(policy: TenantPolicy, occupancy: Occupancy) -> bool:
+    """With nobody waiting at all a request does not queue, so that a limit of 0 means "no queue" and not "no requests"."""
+    return policy.max_queued is not None and occupancy.waiting > 0 and occupancy.tenant_waiting >= policy.max_queued
 
 
 def _queue_is_full(occupancy: Occupancy, max_queue_depth: int) -> bool:
@@ -114,13 +126,14 @@ def own_limit(policy: TenantPolicy, occupancy: Occupancy, standings: Sequence[St
             return rejected
     if policy.max_concurrency is not None and occupancy.tenant_in_flight >= policy.max_concurrency:
         told = told_limit(policy.max_concurrency, occupancy.whole and occupancy.whole.max_concurrency)
-        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_in_flight} requests in flight; its limit is {told}"
-        return Reject("concurrency", message, _next_end_s(occupancy), own_limit=True)
-    # with nobody waiting at all a request does not queue, so that a limit of 0 means "no queue" and not "no requests"
-    if policy.max_queued is not None and occupancy.waiting and occupancy.tenant_waiting >= policy.max_queued:
+        has, wait_s = counted(occupancy.tenant_in_flight, "request"), _next_end_s(occupancy)
+        message = f"tenant {policy.tenant_id!r} has {has} in flight, and its max_concurrency is {told}: {_come_back(wait_s)}"
+        return Reject("concurrency", message, wait_s, own_limit=True)
+    if policy.max_queued is not None and _own_queue_is_full(policy, occupancy):
         told = told_limit(policy.max_queued, occupancy.whole and occupancy.whole.max_queued)
-        message = f"tenant {policy.tenant_id!r} has {occupancy.tenant_waiting} requests waiting; its limit is {told}"
+        has = counted(occupancy.tenant_waiting, "request")
         wait_s = _part_drained_s(policy.max_queued, occupancy.tenant_request_s, occupancy.tenant_in_flight)
+        message = f"tenant {policy.tenant_id!r} has {has} that cannot have a row yet, and its max_queued is {told}: {_come_back(wait_s)}"
         return Reject("queue_full", message, wait_s, own_limit=True)
     return None
 
@@ -142,24 +155,24 @@ def _over_requests(standing: Standing) -> Reject | None:
     if limit is None or standing.requests + 1 <= limit:
         return None
     if limit == 0:
-        return _no_part("rate_requests", f"{standing.owner}'s limit of {standing.whole.rpm} requests a minute")
+        return _no_part("rate_requests", f"{standing.owner}'s limit of {counted(standing.whole.rpm or 0, 'request')} a minute")
     wait_s = (standing.requests + 1 - limit) * MINUTE_S / limit
-    told = told_limit(limit, standing.whole.rpm, "requests a minute")
-    return Reject("rate_requests", f"{standing.owner} is at its limit of {told}", wait_s, own_limit=True)
+    told = told_limit(limit, standing.whole.rpm, "request")
+    return Reject("rate_requests", f"{standing.owner} is at its limit of {told}: {_come_back(wait_s)}", wait_s, own_limit=True)
 
 
 def _over_tokens(standing: Standing, tokens: int) -> Reject | None:
     """A request larger than a whole minute's allowance enters when nothing is in use, and the next ones wait until it is paid off."""
     limit = standing.limits.tpm
     if limit == 0:
-        return _no_part("rate_tokens", f"{standing.owner}'s limit of {standing.whole.tpm} tokens a minute")
+        return _no_part("rate_tokens", f"{standing.owner}'s limit of {counted(standing.whole.tpm or 0, 'token')} a minute")
     room = max(limit or 0, tokens)
     if limit is None or standing.tokens + tokens <= room:
         return None
     wait_s = (standing.tokens + tokens - room) * MINUTE_S / limit
     in_use = math.ceil(standing.tokens)
-    told = told_limit(limit, standing.whole.tpm, "tokens a minute")
-    message = f"{standing.owner} is at its limit of {told}: {in_use} are in use, this request may use {tokens}"
+    told = told_limit(limit, standing.whole.tpm, "token")
+    message = f"{standing.owner} is at its limit of {told}: {in_use} are in use, this request may use {tokens}; {_come_back(wait_s)}"
     return Reject("rate_tokens", message, wait_s, own_limit=True)
 
 
@@ -168,10 +181,22 @@ def _no_part(reason: str, limit: str) -> Reject:
     return Reject(reason, f"no part of {limit} falls to this process now: try again shortly", RETRY_AFTER_S, own_limit=True)
 
 
-def told_limit(part: int, whole: int | None, unit: str = "") -> str:
-    """A limit as a refusal tells it: the one that was set, and where several processes share it, the part that this one has."""
-    words = f"{part if whole is None else whole} {unit}".rstrip()
+def told_limit(part: int, whole: int | None, per_minute: str = "") -> str:
+    """A limit as a refusal tells it: the one that was set, and where several processes share it, the part that this one has.
+    `per_minute`: what it counts, if it is a rate."""
+    limit = part if whole is None else whole
+    words = f"{counted(limit, per_minute)} a minute" if per_minute else str(limit)
     return words if whole is None or whole == part else f"{words} ({part} of them at this process)"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _come_back(wait_s: float) -> str:
+    """What a refused client can do."""
+    return f"come back in {duration(wait_s)}"
 
 
 def rate_headers(standings: Sequence[Standing]) -> dict[str, str]:
@@ -190,7 +215,7 @@ def rate_headers(standings: Sequence[Standing]) -> dict[str, str]:
 def duration(seconds: float) -> str:
     """As OpenAI writes a time: `6m0s`, `1.5s`, `20ms`."""
     if seconds < 1:
-        return f"{math.ceil(seconds * 1000)}ms"
+        return f"{math.ceil(round(seconds * 1000, 6))}ms"  # 0.8 - 0.1 is a little more than 0.7
     if seconds < 60:
         return f"{math.ceil(seconds * 100) / 100:g}s"
     whole = math.ceil(seconds)

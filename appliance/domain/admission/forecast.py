@@ -53,6 +53,15 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Sequences that wait beyond the rows that are free: only these wait for a row, the others for the next step."""
+
+    all: int
+    own: int
+    """Of one tenant, as if everybody else's came before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """Seconds from now. `wait_s` is the part before its own first step, `own_s` the rest."""
 
@@ -94,6 +103,20 @@ def forecast(situation: Situation, candidate: Candidate, kept: Kept = NOTHING_KE
     )
 
 
+def rows_lacking(situation: Situation, tenant_id: str) -> Lacking:
+    """How many rows waiting sequences lack, as a tenant may take rows: the reserved ones count where it holds few."""
+    own = [q for q in situation.queued if q.tenant_id == tenant_id]
+    own_rows = sum(q.waiting_rows for q in own)
+    free = _free_rows(situation.drain, own_rows + sum(q.running_rows for q in own))
+    lacking = max(0, sum(q.waiting_rows for q in situation.queued) - free)
+    return Lacking(all=lacking, own=min(own_rows, lacking))
+
+
+def _free_rows(drain: Drain, held: float) -> int:
+    """For a tenant that holds so many, those included that it waits for."""
+    return max(0, drain.free_rows - (drain.reserved_rows if held >= drain.reserved_rows else 0))
+
+
 def _goes_ahead(other: Queued, own_tokens: float, own_debt: float, candidate: Candidate) -> float:
     """Tokens of another tenant that the counters put before the candidate: until it is served as much as the candidate's tenant then is."""
     if other.tenant_id == candidate.tenant_id or other.lane != candidate.lane:
@@ -118,8 +141,7 @@ def _row_seconds(situation: Situation, candidate: Candidate, own: Sequence[Queue
     drain = situation.drain
     own_rows = sum(q.waiting_rows for q in own) + kept_rows
     held = own_rows + sum(q.running_rows for q in own)
-    free = drain.free_rows - (drain.reserved_rows if held >= drain.reserved_rows else 0)
     limit = own_rows / candidate.weight if situation.is_fair else float("inf")
     others = sum(min(q.waiting_rows, limit * q.weight) for q in situation.queued if q.tenant_id != candidate.tenant_id)
-    lacking = own_rows + others + candidate.rows - max(0, free)
+    lacking = own_rows + others + candidate.rows - _free_rows(drain, held)
     return lacking / drain.rows_per_s if lacking > 0 and drain.rows_per_s else 0.0

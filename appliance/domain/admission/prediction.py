@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.domain.admission.decisions import Admit, Reject, duration
-from appliance.domain.admission.forecast import Candidate, Forecast, Situation, forecast
+from appliance.domain.admission.forecast import Candidate, Forecast, Lacking, Situation, forecast, rows_lacking
 from appliance.domain.admission.load_view import Handed, LoadView
 from appliance.domain.admission.places import NOTHING_KEPT, Kept, Places
 from engine.wire import TenantPolicy
@@ -75,30 +75,43 @@ def judge(policy: TenantPolicy, lane: str, outlook: Outlook, *, in_contract: boo
         return Admit()
     retry_s = RETURN_MARGIN * outlook.when_told.wait_s - RETURN_PART * most_s
     is_own = policy.committed_tpm is not None or seen.alone_wait_s > most_s
-    target_s = policy.ttft_s.get(lane)
-    most = f"it may wait {duration(most_s)}"
-    bound = f"the target of lane {lane!r} is {duration(target_s)}, for which {most}" if target_s is not None else most
     whose = f"tenant {policy.tenant_id!r} has more waiting than that allows" if is_own else "the server is short of room"
     kept = f" ({round(outlook.kept.tokens)} more are kept for requests that were refused before)" if outlook.kept.tokens >= 1 else ""
     message = (
-        f"the first token is predicted in {duration(seen.ttft_s)}, with {round(seen.tokens_ahead)} prompt tokens ahead of it, and {bound}:"
+        f"the first token is predicted in {duration(seen.ttft_s)}, with {round(seen.tokens_ahead)} prompt tokens ahead of it, and"
+        f" {_bound(policy, lane, seen.own_s, most_s)}:"
         f" {whose}{kept}; come back in {duration(retry_s)}, or send fewer requests at once"
     )
     return Reject(PREDICTED_LATE, message, retry_s, own_limit=is_own)
 
 
+def _bound(policy: TenantPolicy, lane: str, own_s: float, most_s: float) -> str:
+    """How long the request may wait, and what makes it so: the terms of `most_wait_s`."""
+    most, target_s = f"it may wait {duration(most_s)}", policy.ttft_s.get(lane)
+    if target_s is None:
+        return f"{most} (queue_ttl_ms of its tier)"
+    if most_s == policy.queue_ttl_s:
+        why = "queue_ttl_ms of its tier"
+    elif OWN_TIMES * own_s > TARGET_PART * target_s:
+        why = f"{OWN_TIMES - 1:g} of the {duration(own_s)} that its own prompt takes"
+    else:
+        why = f"{TARGET_PART:g} of the target, less {duration(own_s)} for its own prompt"
+    return f"the target of lane {lane!r} is {duration(target_s)}, for which {most} ({why})"
+
+
 class Predictor:
     """Changed by the event loop only, without a wait between look and change."""
 
-    def __init__(self, views: Mapping[str, LoadView]) -> None:
-        """`views`: the engine of each lane."""
+    def __init__(self, views: Mapping[str, LoadView], *, refuses: bool = True) -> None:
+        """`views`: the engine of each lane. Where it does not refuse, it only tells how many rows are lacking."""
         self.views = views
+        self._refuses = refuses
         self._places: dict[tuple[str, str], Places] = {}
 
     def judge(self, policy: TenantPolicy, ask: Ask, uncached_ratio: float, *, in_contract: bool, now_s: float) -> Admit | Reject:
         """A refusal keeps a place for when its client is told to come back, and an admission uses it up."""
         view = self.views.get(ask.lane)
-        if view is None or policy.queue_ttl_s is None:
+        if view is None or policy.queue_ttl_s is None or not self._refuses:
             return Admit()
         places = self._places_of(policy.tenant_id, ask.lane, now_s)
         if places.take(ask.fingerprint, now_s):
@@ -113,6 +126,11 @@ class Predictor:
         if isinstance(verdict, Reject):
             places.keep(ask.fingerprint, verdict.retry_after_s, tokens, ask.rows, now_s)
         return verdict
+
+    def rows_lacking(self, tenant_id: str) -> Lacking:
+        """At all engines together."""
+        found = [rows_lacking(view.situation(), tenant_id) for view in set(self.views.values())]
+        return Lacking(all=sum(each.all for each in found), own=sum(each.own for each in found))
 
     def kept(self, lane: str, now_s: float) -> Promises:
         """What all tenants' refused clients were promised in a lane."""

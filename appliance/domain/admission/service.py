@@ -6,11 +6,11 @@ Limits are those of this process: where several share a database, the part of ea
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from appliance.domain.access.principal import Limits, Principal
-from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, own_limit
+from appliance.domain.admission.decisions import Admit, Occupancy, Reject, Standing, decide, has_full_queue, own_limit
 from appliance.domain.admission.demand import Demand
 from appliance.domain.admission.gate import Door
 from appliance.domain.admission.meters import Account, blend
@@ -21,7 +21,7 @@ from engine.wire import TenantPolicy
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """Requests in flight, those of them that wait for their first step, and what is used of rates and budgets."""
+    """Requests in flight, those of them that wait for a row, and what is used of rates and budgets."""
 
     in_flight: int
     waiting: int
@@ -70,7 +70,7 @@ class Admission:
         wall_s: Callable[[], float] = time.time,
         predictor: Predictor | None = None,
     ) -> None:
-        """Without a predictor nothing is refused for being late."""
+        """Without a predictor nothing is refused for being late, and whatever waits for its first step counts as queued."""
         self.gate = gate
         self._predictor = predictor
         self.now_ns = clock_ns
@@ -116,7 +116,10 @@ class Admission:
         tenant_id = policy.tenant_id
         account = self._tenants.get(tenant_id) or Account()
         standing = account.standing(tenant_id, limits_of(policy), self._clock_ns(), self._wall_s())
-        return TenantUse(self._in_flight.get(tenant_id, 0), self._waiting.get(tenant_id, 0), standing)
+        waiting = self._waiting.get(tenant_id, 0)
+        if waiting and self._predictor is not None:
+            waiting = min(waiting, self._predictor.rows_lacking(tenant_id).own)
+        return TenantUse(self._in_flight.get(tenant_id, 0), waiting, standing)
 
     def restore(self, tenants: Mapping[str, tuple[int, int]], keys: Mapping[str, tuple[int, int]], at: datetime) -> None:
         """Tokens that all processes have used of the day and the month of a moment, when they were read, by tenant and by meter of keys;
@@ -147,7 +150,7 @@ class Admission:
         self.gate.require_open()
         policy, tenant_id = principal.policy, principal.tenant_id
         self.demand.note(tenant_id, tokens if policy.tpm is not None else 1)
-        occupancy = self._occupancy(tenant_id, principal.whole)
+        occupancy = self._occupancy(policy, principal.whole)
         standings = self.standings(principal)
         shadowed = own_limit(policy, occupancy, standings, tokens) if policy.shadow_mode else None
         if shadowed is not None:
@@ -188,8 +191,10 @@ class Admission:
         account.request_s = blend(account.request_s, seconds) if account.request_s else seconds
         self._mean_request_s = blend(self._mean_request_s, seconds) if self._mean_request_s else seconds
 
-    def _occupancy(self, tenant_id: str, whole: Principal | None) -> Occupancy:
-        return Occupancy(
+    def _occupancy(self, policy: TenantPolicy, whole: Principal | None) -> Occupancy:
+        """Who waits for a first step counts as queued only where rows are lacking, which is looked at where it decides."""
+        tenant_id = policy.tenant_id
+        counted = Occupancy(
             tenant_in_flight=self._in_flight[tenant_id],
             waiting=self.num_waiting,
             tenant_waiting=self._waiting[tenant_id],
@@ -198,6 +203,10 @@ class Admission:
             request_s=self._mean_request_s,
             whole=whole.policy if whole is not None else None,
         )
+        if self._predictor is None or not has_full_queue(policy, counted, self._max_queue_depth):
+            return counted
+        lacking = self._predictor.rows_lacking(tenant_id)
+        return replace(counted, waiting=min(counted.waiting, lacking.all), tenant_waiting=min(counted.tenant_waiting, lacking.own))
 
     def _predict(self, principal: Principal, tokens: int, ask: Ask | None) -> Admit | Reject:
         if self._predictor is None or ask is None:
