@@ -34,6 +34,11 @@ def check_config(config: EngineConfig) -> None:
         raise ConfigError(
             f"fixed_chunk_tokens is {config.fixed_chunk_tokens}: give 16 to max_num_batched_tokens, {config.max_num_batched_tokens}, or 0"
         )
+    if config.fixed_chunk_tokens and not config.enable_chunked_prefill:
+        raise ConfigError(
+            f"fixed_chunk_tokens is {config.fixed_chunk_tokens}, which cuts prompts into chunks, and enable_chunked_prefill is off, which"
+            " computes them whole: give one of the two"
+        )
     if config.max_model_len and config.max_model_len < 2:
         raise ConfigError(
             f"max_model_len is {config.max_model_len}: a prompt and an output token need at least 2; give more, or 0 for the model's own"

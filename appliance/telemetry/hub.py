@@ -170,7 +170,7 @@ class Telemetry:
             )
         if not self.reviewer.note(report, missed):
             self.note_trace(report, "")
-        self.tenants.note(report.tenant_id, report.prompt_tokens + report.generated_tokens)
+        self.tenants.note(report.tenant_id, report.billed.tokens)
         self.archive.add(report)
         self.record_usage(report)
         for watch in self.watchers:
@@ -221,7 +221,7 @@ def _log_fields(report: RequestReport) -> dict[str, object]:
     pieces = (
         {f"{name}_ms": round(getattr(parts, f"{name}_s") * 1e3, 3) for name in ("queue", "prefill", "decode", "write")} if parts else {}
     )
-    billed = report.billed.prompt + report.billed.generated
+    billed = report.billed.tokens
     fields: dict[str, object] = {
         **_names(report),
         "route": report.route,

@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 MAX_BLOCKED_SPANS = 64
 """A report stays small, however slowly a client reads."""
-MAX_MESSAGE_CHARS = 300
+MAX_MESSAGE_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,10 @@ class Billed:
     prompt: int = 0
     cached: int = 0
     generated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.generated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +106,15 @@ class RequestReport:
 
     @property
     def billed(self) -> Billed:
-        """What it costs: nothing where it was refused, and where we failed it only what the client had got of a stream."""
+        """What it costs: nothing where it was refused or given up before its first step, and where we failed it only what the client had
+        got of a stream."""
         match self.outcome:
             case Outcome.REJECTED:
                 return Billed()
             case Outcome.FAILED:
                 return Billed(self.prompt_tokens, self.cached_tokens, self.delivered_tokens) if self.delivered_tokens else Billed()
+            case Outcome.CANCELLED | Outcome.EXPIRED if not self.scheduled_ns:
+                return Billed()
             case _:
                 return Billed(self.prompt_tokens, self.cached_tokens, self.generated_tokens)
 

@@ -114,7 +114,7 @@ def impact_of(evidence: Evidence, before: Sla, changes: Mapping[str, Any], tenan
 
 def _replayed(evidence: Evidence, policy: TenantPolicy, own: Sequence[RequestReport]) -> Replay:
     """One tenant's requests under a policy, shadow mode or not; what they used themselves does not count as used before."""
-    tokens = sum(report.prompt_tokens + report.generated_tokens for report in own)
+    tokens = sum(report.billed.tokens for report in own)
     today, this_month = evidence.spent.get(policy.tenant_id, (0, 0))
     strict = msgspec.structs.replace(policy, shadow_mode=False)
     return replay(strict, own, evidence.wall_s, evidence.now_ns, max(0, today - tokens), max(0, this_month - tokens))

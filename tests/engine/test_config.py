@@ -36,6 +36,7 @@ def pages(config: EngineConfig, *, available_bytes: int = 10**9, total_bytes: in
         (EngineConfig(max_model_len=-5), "max_model_len is -5.*at least 0"),
         (EngineConfig(max_step_ms=-1), "max_step_ms is -1.*at least 0"),
         (EngineConfig(fixed_chunk_tokens=8), "fixed_chunk_tokens is 8: give 16 to max_num_batched_tokens, 512, or 0"),
+        (EngineConfig(fixed_chunk_tokens=64, enable_chunked_prefill=False), "is 64, .*enable_chunked_prefill is off.*give one of the two"),
         (EngineConfig(block_size=24), "block_size is 24.*16, 32 or 64"),
         (EngineConfig(gpu_memory_utilization=1.5), "gpu_memory_utilization is 1.5"),
         (EngineConfig(prefill_buckets=(16, 40)), "prefill_buckets has 40.*multiples of 16"),

@@ -38,6 +38,8 @@ def test_a_deadline_that_comes_in_the_queue_is_an_error_and_the_engine_forgets_t
     house.until(lambda: not house.engine.queued)
     assert expired(house, "queue") == (before[0] + 1, before[1] + 1)
     assert house.metric("rejections_total") == 0
+    report = house.on_loop(lambda: house.telemetry.archive.find(answer.headers["x-request-id"]))
+    assert report is not None and (report.prompt_tokens, report.billed.tokens) == (1, 0), "known, and nothing of it was computed"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -133,7 +133,9 @@ def test_token_budgets(house: House, period: str) -> None:
 
 
 def test_max_context(house: House) -> None:
-    refused(ask(house, "context", max_tokens=20), 400, "context_length_exceeded")
+    too_long = ask(house, "context", max_tokens=20)
+    refused(too_long, 400, "context_length_exceeded")
+    assert "the max_context of tenant 'context'; the model itself has 2048" in too_long.json()["error"]["message"]
     refused(house.post("/v1/completions", {"prompt": list(range(5, 25))}, headers=bearer("context")), 400, "context_length_exceeded")
     assert ask(house, "context", max_tokens=19).json()["usage"]["total_tokens"] == 20
     assert house.metric("rejections_total", tenant="context", reason="too_long") == 2
@@ -327,4 +329,4 @@ def test_after_3000_random_disconnects_slots_and_reservations_are_0_and_settled_
     assert (admission.num_in_flight, admission.num_waiting, admission.reserved_tokens, books.backend.num_live) == (0, 0, 0, 0)
     assert len(books.reports) == len({report.request_id for report in books.reports}) == 3_000
     assert outcomes["cancelled"] > 300 and outcomes["completed"] > 300 and outcomes["rejected"] > 30, outcomes
-    assert admission.spent_today("default") == sum(report.prompt_tokens + report.generated_tokens for report in books.reports)
+    assert admission.spent_today("default") == sum(report.billed.tokens for report in books.reports)

@@ -54,7 +54,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"prompt": "x", "frequency_penalty": -3}, "frequency_penalty", ["-3"]),
     ({"prompt": "x", "min_tokens": 257}, "min_tokens", ["257", "256"]),
     ({"prompt": "x", "task": "poetry"}, "task", ["poetry"]),
-    ({"prompt": "x", "deadline_ms": 0}, "deadline_ms", ["0", "from 1"]),
+    ({"prompt": "x", "deadline_ms": 0}, "deadline_ms", ["0", "from 1 to 86400000"]),
     ({"prompt": "x", "n": 0}, "n", ["0"]),
     ({"prompt": ["x"] * 65, "n": 2}, "n", ["130", "128"]),
     ({"prompt": "x", "best_of": 2}, "best_of", ["2", "1"]),

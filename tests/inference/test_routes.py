@@ -188,8 +188,16 @@ def test_content_parts_null_fields_and_harmless_fields_are_taken(house: House) -
         {"role": "user", "content": "Go on"},
     ]
     body = {"model": MODEL, "messages": messages, "user": "u1", "stop": None, "n": None, "response_format": {"type": "text"}}
-    assert house.post("/v1/chat/completions", {**body, "service_tier": "flex", "max_completion_tokens": 2}).status_code == 200
-    assert house.engine.submits[-1].lane == "batch"
+    assert house.post("/v1/chat/completions", {**body, "max_completion_tokens": 2}).status_code == 200
+
+
+def test_a_chat_that_names_a_service_tier_is_told_what_it_was_served_as(house: House) -> None:
+    body = ROUTES["/v1/chat/completions"]
+    for asked, told, lane in (("flex", "flex", "batch"), ("priority", "priority", "fast"), ("auto", "default", "slow")):
+        assert house.post("/v1/chat/completions", {**body, "service_tier": asked}).json()["service_tier"] == told
+        assert house.engine.submits[-1].lane == lane
+    events = events_of(house.post("/v1/chat/completions", {**body, "service_tier": "default", "stream": True}).text)
+    assert {event["service_tier"] for event in events} == {"default"}
 
 
 def test_the_lane_follows_stream_and_prompt_length(house: House) -> None:

@@ -67,6 +67,7 @@ def test_a_lane_s_tail_is_its_slowest_hundredth_and_made_of_what_came_before_the
     parts = {part.part: round(part.seconds, 6) for part in tails["ttft"].parts}
     assert tails["ttft"].requests == 1 and sum(parts.values()) == pytest.approx(0.136)  # the first token came after 136 ms
     assert parts == {"receive": 0.001, "tokenize": 0.002, "admission": 0.002, "queue": 0.1, "prefill": 0.03, "decode": 0.001}
+    assert {view.of_requests for view in tails.values()} == {FIRST_REQUESTS, FIRST_REQUESTS + 1}
     assert tails["tpot"].requests == 0 and tails["ttft"].from_s == pytest.approx(0.005)
 
 

@@ -42,7 +42,7 @@ def replay(
     starts: list[int] = []
     refused: Counter[str] = Counter()
     for report in arrivals:
-        at_ns, tokens = report.received_ns, report.prompt_tokens + report.generated_tokens
+        at_ns, tokens = report.received_ns, report.billed.tokens
         for times in (ends, starts):
             while times and times[0] <= at_ns:
                 heappop(times)

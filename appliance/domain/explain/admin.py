@@ -85,7 +85,8 @@ class TailController(Controller):
 
     @get(opt=READS, summary="What the slowest hundredth is made of, and who costs whom time", responses=problem_responses(401, 403))
     async def show(self, telemetry: NamedDependency[Telemetry]) -> TailAnswer:
-        """Seconds by part, for each lane and SLO; and seconds that slow requests of one tenant spent on another's work."""
+        """Seconds by part, for each lane and SLO; and seconds that slow requests of one tenant spent on another's work. A lane has a
+        slowest hundredth from its 101st request since the start on; `/api/v1/slow` has those that missed a target before."""
         return TailAnswer(telemetry.reviewer.tails(), telemetry.reviewer.interference())
 
 

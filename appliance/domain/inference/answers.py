@@ -110,6 +110,8 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    service_tier: str | UnsetType = UNSET
+    """Where the request names one: what it was served as."""
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
@@ -135,6 +137,8 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str
+    service_tier: str | UnsetType = UNSET
+    """As in `ChatAnswer`."""
 
 
 # ---- /generate, /tokenize, /v1/models

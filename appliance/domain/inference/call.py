@@ -13,13 +13,15 @@ type ReadBody = Callable[[], Awaitable[bytes]]
 
 @dataclass(slots=True)
 class Stamps:
-    """When a request came how far. `monotonic_ns`; 0: not yet."""
+    """How far a request came, and when. `monotonic_ns`; 0: not yet."""
 
     held_ns: int = 0
     """How long it stood at the door."""
     read_ns: int = 0
     """The body was there."""
     tokenized_ns: int = 0
+    prompt_tokens: int = 0
+    """Of its prompts, once they are tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

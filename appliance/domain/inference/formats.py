@@ -49,6 +49,8 @@ class Head:
     created_s: int
     model: str
     fingerprint: str
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    """Where the request names one; chat answers tell what it was served as."""
 
 
 class Format(Protocol):
@@ -148,14 +150,26 @@ class ChatFormat:
         ]
         return _encoder.encode(
             a.ChatAnswer(
-                id=head.body_id, created=head.created_s, model=head.model, choices=choices, usage=usage, system_fingerprint=head.fingerprint
+                id=head.body_id,
+                created=head.created_s,
+                model=head.model,
+                choices=choices,
+                usage=usage,
+                system_fingerprint=head.fingerprint,
+                service_tier=head.service_tier,
             )
         )
 
     def _chunk(self, choices: list[a.ChatChunkChoice], usage: a.Usage | msgspec.UnsetType | None) -> a.ChatChunk:
         head = self._head
         return a.ChatChunk(
-            id=head.body_id, created=head.created_s, model=head.model, choices=choices, usage=usage, system_fingerprint=head.fingerprint
+            id=head.body_id,
+            created=head.created_s,
+            model=head.model,
+            choices=choices,
+            usage=usage,
+            system_fingerprint=head.fingerprint,
+            service_tier=head.service_tier,
         )
 
     def _logprobs(self, scored: Sequence[ScoredToken]) -> a.ChatLogprobs | None:

@@ -50,10 +50,14 @@ class Intake:
     make_format: Callable[[Head], Format]
 
     @property
+    def prompt_tokens(self) -> int:
+        """Each prompt once, however many outputs it gets."""
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
+
+    @property
     def most_tokens(self) -> int:
         """The most the request may use: its prompts, and for each output the longest it may become."""
-        prompts = sum(len(prompt.token_ids) for prompt in self.prompts)
-        return prompts + self.outputs_per_prompt * sum(sampling.max_tokens for sampling in self.samplings)
+        return self.prompt_tokens + self.outputs_per_prompt * sum(sampling.max_tokens for sampling in self.samplings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,7 +290,7 @@ class Job:
             self._deadline.cancel()
         report = self.report(error)
         refused = isinstance(error, Unavailable) and not self._first_sent_ns
-        self._ticket.close(report.billed.prompt + report.billed.generated, refused=refused)
+        self._ticket.close(report.billed.tokens, refused=refused)
         self._on_settled(self, report)
 
     async def _wait(self) -> None:
@@ -327,7 +327,7 @@ class Job:
             cause=verdict.cause,
             streamed=facts.streamed,
             num_sequences=len(self.choices),
-            prompt_tokens=sum(len(choice.prompt.token_ids) for choice in firsts) if self.scheduled_ns else 0,
+            prompt_tokens=sum(len(choice.prompt.token_ids) for choice in firsts),
             cached_tokens=sum(choice.cached_tokens for choice in firsts),
             generated_tokens=sum(choice.num_tokens for choice in self.choices),
             delivered_tokens=sum(choice.num_drained_tokens for choice in self.choices) if self._first_sent_ns else 0,

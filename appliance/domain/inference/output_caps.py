@@ -1,12 +1,14 @@
 """How long an output may become: by what was asked for, the task's cap and the room that is left. Pure."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from appliance.domain.inference.parameters import shown
 from appliance.domain.slas.decisions import OutputCapMode, Task
 from appliance.errors import Invalid
-from engine.wire import TenantPolicy
+from engine.wire import ModelCard, TenantPolicy
 
 BUILT_IN_CAPS_TOKENS: dict[Task, int] = {"extract": 96, "chat": 384, "reason": 768, "other": 256}
 """Where the tenant's tier has no cap for the task."""
@@ -95,3 +97,16 @@ def output_limit(param: str, asked: int | None, cap: TaskCap, *, source: str, pr
             code="output_cap_exceeded",
         )
     return OutputLimit(capped, "output_cap")
+
+
+@contextmanager
+def told_as_tenants(policy: TenantPolicy, card: ModelCard) -> Iterator[None]:
+    """What is too long for the tenant's `max_context`, and may fit the model, is told so."""
+    try:
+        yield
+    except Invalid as error:
+        own = policy.max_context_tokens
+        if error.code != "context_length_exceeded" or own is None or own >= card.max_model_len:
+            raise
+        message = f"{error.message} (the max_context of tenant {policy.tenant_id!r}; the model itself has {card.max_model_len})"
+        raise Invalid(message, code=error.code, param=error.param) from error

@@ -29,8 +29,14 @@ _TOKEN_ID = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 def check_range(param: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
     """Raises `Invalid` unless the value is a number between the bounds."""
     if not low <= value <= high or (above_low and value == low):  # neither holds for NaN
-        bound = f"above {low:g} and at most {high:g}" if above_low else f"from {low:g} to {high:g}"
+        lowest, highest = _plain(low), _plain(high)
+        bound = f"above {lowest} and at most {highest}" if above_low else f"from {lowest} to {highest}"
         raise Invalid(f"{param} is {shown(value)}; it must be {bound}", param=param)
+
+
+def _plain(bound: float) -> str:
+    """86400000, and not 8.64e+07."""
+    return f"{bound:.0f}" if float(bound).is_integer() else f"{bound:g}"
 
 
 def shown(value: float) -> str:

@@ -13,6 +13,7 @@ def refusal_report(
 ) -> RequestReport:
     """`error` ended it, before the engine heard of it: a refusal, a client that left, or a defect of ours."""
     is_refusal = isinstance(error, ApplianceError)
+    policy = principal.policy if principal else None
     caller = principal or (error if isinstance(error, Forbidden) else None)
     cause = error.cause if isinstance(error, Cancellation) else ""
     return RequestReport(
@@ -31,6 +32,9 @@ def refusal_report(
         held_ns=stamps.held_ns,
         read_ns=stamps.read_ns,
         tokenized_ns=stamps.tokenized_ns,
+        prompt_tokens=stamps.prompt_tokens if is_refusal else 0,
+        ttft_target_s=policy.ttft_s.get(lane) if policy else None,
+        tpot_target_s=policy.tpot_s.get(lane) if policy else None,
         trace=call.trace,
         message=error.message[:MAX_MESSAGE_CHARS] if is_refusal else "",
         ended_ns=now_ns,

@@ -24,11 +24,11 @@ from appliance.domain.inference.facts import JobFacts, engine_gone
 from appliance.domain.inference.formats import Head
 from appliance.domain.inference.intake import AnyRoute, Intake, Terms, prompt_texts, read_messages, read_text
 from appliance.domain.inference.job import Job
-from appliance.domain.inference.output_caps import cap_of, task_of
+from appliance.domain.inference.output_caps import cap_of, task_of, told_as_tenants
 from appliance.domain.inference.parameters import SEED_MASK, deadline_ms_of
 from appliance.domain.inference.refusal import refusal_report
 from appliance.domain.inference.schemas import SamplingFields, TokenizeRequest, decode_request
-from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane
+from appliance.domain.lanes.decisions import LaneRules, Proposal, Wish, propose_lane, served_tier
 from appliance.domain.peers.decisions import WHOLE, Share, with_share
 from appliance.errors import Forbidden, Invalid, NotFound
 from appliance.telemetry.hub import Telemetry
@@ -106,7 +106,7 @@ class InferenceService:
                 deadline_ms = deadline_ms_of(body.deadline_ms, call.deadline_header)
                 async with self._turns.take(principal.tenant_id, len(content)):
                     intake, too_long = await self._read(call, route, body, principal.policy, served.model)
-                stamps.tokenized_ns = self._clocks.monotonic_ns()
+                stamps.tokenized_ns, stamps.prompt_tokens = self._clocks.monotonic_ns(), intake.prompt_tokens
                 proposal = propose_lane(principal.policy, principal.lanes, _wish(body, intake), self._lane_rules)
                 served = self._backend.require(proposal.lane)
                 choices = _choices(intake, served)
@@ -163,7 +163,7 @@ class InferenceService:
             most_tokens=intake.most_tokens,
             **({"prompts": prompt_texts(intake, served.model.tokenizer)} if self._logs_prompts else {}),
         )
-        return Exchange(job, intake.make_format(self._head(call, route, served)), self._patience)
+        return Exchange(job, intake.make_format(self._head(call, route, served, body, proposal)), self._patience)
 
     async def tokenize(self, call: Call) -> TokenizeAnswer:
         """Token ids of a prompt or a conversation. Raises as `open`; takes no ticket and is not counted."""
@@ -216,7 +216,8 @@ class InferenceService:
         card = msgspec.structs.replace(model.card, max_model_len=min(model.card.max_model_len, policy.max_context_tokens))
         narrow = replace(terms, model=replace(model, card=card))
         if not policy.shadow_mode:
-            return await route.read(body, narrow), ""
+            with told_as_tenants(policy, model.card):
+                return await route.read(body, narrow), ""
         intake: Intake = await route.read(body, terms)
         try:
             await route.read(body, narrow)
@@ -273,12 +274,13 @@ class InferenceService:
             is_promised=facts.is_promised,
         )
 
-    def _head(self, call: Call, route: AnyRoute, served: Served) -> Head:
+    def _head(self, call: Call, route: AnyRoute, served: Served, body: SamplingFields, proposal: Proposal) -> Head:
         return Head(
             body_id=route.id_prefix + call.request_id,
             created_s=int(self._clocks.wall_s()),
             model=served.model.card.model_id,
             fingerprint=served.fingerprint,
+            service_tier=served_tier(body.service_tier, proposal.lane) if body.service_tier else msgspec.UNSET,
         )
 
     def _settled(self, job: Job, report: RequestReport) -> None:
@@ -306,7 +308,7 @@ def _ask(principal: Principal, proposal: Proposal, intake: Intake) -> Ask:
     prompts = tuple(prompt.token_ids for prompt in intake.prompts)
     return Ask(
         lane=proposal.lane,
-        prompt_tokens=sum(map(len, prompts)),
+        prompt_tokens=intake.prompt_tokens,
         rows=len(prompts) * intake.outputs_per_prompt,
         fingerprint=hash((principal.key_id, proposal.lane, prompts)),
     )

@@ -58,7 +58,7 @@ def propose_lane(policy: TenantPolicy, key_lanes: Collection[str], wish: Wish, r
     if wish.lane is not None:
         if is_asked:
             raise Invalid(f"lane is {wish.lane!r} and service_tier is {wish.service_tier!r}: send one of them", param="lane")
-        return _allowed(Proposal(wish.lane), allowed, f"lane {wish.lane!r}", "lane")
+        return _allowed(Proposal(wish.lane), allowed, f"the request names lane {wish.lane!r}", "lane")
     asked = _asked(policy, wish, rules)
     if not is_asked and asked.lane not in allowed and allowed:
         return Proposal(allowed[0])
@@ -67,6 +67,13 @@ def propose_lane(policy: TenantPolicy, key_lanes: Collection[str], wish: Wish, r
     proposal = _allowed(asked, allowed, f"service_tier {wish.service_tier!r} means lane {asked.lane!r}", "service_tier")
     may_change = rules.one_engine and {"fast", "slow"} <= permitted
     return proposal if may_change else Proposal(proposal.lane)
+
+
+def served_tier(asked: ServiceTier, lane: Lane) -> ServiceTier:
+    """OpenAI's name for what a request gets that asked for a `service_tier`; the scheduler moves it between fast and slow only."""
+    if lane == "batch":
+        return "flex"
+    return "priority" if asked == "priority" else "default"
 
 
 def _asked(policy: TenantPolicy, wish: Wish, rules: LaneRules) -> Proposal:

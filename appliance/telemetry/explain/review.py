@@ -68,6 +68,8 @@ class TailView(msgspec.Struct, frozen=True, kw_only=True):
     slo: str
     requests: int
     """Among the slowest hundredth, and explained."""
+    of_requests: int
+    """The newest, `WINDOW_REQUESTS` at most, that the next one is compared with: below `FIRST_REQUESTS` there is no slowest hundredth."""
     from_s: float | None
     """How slow the slowest hundredth is at present; null until there are `FIRST_REQUESTS`."""
     parts: list[TailPart]
@@ -237,6 +239,7 @@ class Reviewer(Collector):
                 lane=lane,
                 slo=slo,
                 requests=self._tail_requests[lane, slo],
+                of_requests=len(window.ordered),
                 from_s=window.bound,
                 parts=[
                     TailPart(part, round(s, 6)) for (of_lane, of_slo, part), s in self._tail_s.items() if (of_lane, of_slo) == (lane, slo)

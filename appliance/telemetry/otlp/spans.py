@@ -119,7 +119,7 @@ def _root_values(report: RequestReport, model_id: str, verdict: str) -> dict[str
         "gen_ai.provider.name": "fairlane",
         "gen_ai.request.model": model_id,
         "gen_ai.response.model": model_id,
-        "gen_ai.usage.input_tokens": report.prompt_tokens,
+        "gen_ai.usage.input_tokens": report.prompt_tokens if report.scheduled_ns else 0,
         "gen_ai.usage.output_tokens": report.generated_tokens,
         "gen_ai.usage.cache_read.input_tokens": report.cached_tokens,
         "http.request.method": "POST",
