@@ -1,6 +1,6 @@
 """How long the next step may take, and what fits: decodes that must be in it, others that may wait, prefill tokens."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.scheduling.buckets import round_to_block
@@ -18,6 +18,11 @@ FAST_STEP_RATIO = 2
 would come later, and nobody else's sooner."""
 PROGRESS_RATIO = 1.25
 """Where nothing fits, a prefill takes the largest program that costs at most so much more than the smallest."""
+LONGER_STEP_RATIO = 4 / 3
+"""A step of the slower lanes may take so many step limits"""
+LONGER_STEP_GAIN = 1.3
+"""where it then does so many times the prompt tokens a second. Else a machine a little slower than the limit expects would lose two
+fifths of its tokens to chunks of half the size."""
 
 
 class StepBudget:
@@ -104,10 +109,22 @@ class StepBudget:
             return in_time or likely_s <= progress_s
 
         best = max((size for size in sizes if fits(*seconds[size])), default=compiled[0])
+        if step_s and not is_fast:
+            best = max(
+                [best, *(size for size in sizes if size > best and self._is_worth_longer(size, best, seconds, step_s, token_limit_s))]
+            )
         is_due = token_limit_s is not None and seconds.get(wanted, (0.0, 0.0))[0] > token_limit_s
         if is_fast and wanted > best and not is_due and seconds[wanted][1] <= seconds[best][1] + seconds[compiled[0]][1]:
             return wanted  # the rest in a step of its own would take longer, for it and for everybody
         return best
+
+    def _is_worth_longer(
+        self, size: int, best: int, seconds: Mapping[int, tuple[float, float]], step_s: float, token_limit_s: float | None
+    ) -> bool:
+        """Whether a step beyond the limit, with a chunk of `size` and not of `best`, is short enough still and does much more."""
+        surely_s, likely_s = seconds[size]
+        in_time = (token_limit_s is None or surely_s <= token_limit_s) and likely_s <= step_s * LONGER_STEP_RATIO
+        return in_time and size / likely_s >= LONGER_STEP_GAIN * best / seconds[best][1]
 
     @property
     def foretells(self) -> bool:

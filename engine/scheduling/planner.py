@@ -41,9 +41,9 @@ class Planner:
         self._budget = budget
         self._hurry = Hurry(roster, budget)
 
-    def draft(self, now_ns: int, *, ahead_s: float, lone_first: bool, lone_possible: bool) -> Draft:
+    def draft(self, now_ns: int, *, ahead_s: float, is_idle: bool, lone_first: bool, lone_possible: bool) -> Draft:
         """The next step's rows; an empty draft when nothing can run before the steps in flight are committed, which
-        will take `ahead_s`.
+        will take `ahead_s`. `is_idle`: there are none.
 
         A chunk with prompt log-probabilities is *lone*: it has its step to itself, decodes included. Lone steps
         alternate with ordinary ones, so that nobody waits for more than one of them.
@@ -53,10 +53,13 @@ class Planner:
             self._roster.clear_the_way()
             self._make_way(now_ns)
         if not lone_possible:
-            return self._fill(Draft(self._limits), now_ns, start_ns, may_hurry=True)
-        draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, start_ns)
-        if draft.is_empty:
-            draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
+            draft = self._fill(Draft(self._limits), now_ns, start_ns, may_hurry=True)
+        else:
+            draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, start_ns)
+            if draft.is_empty:
+                draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
+        if draft.is_empty and is_idle:
+            self._add_waiting_decodes(draft := Draft(self._limits))
         return draft
 
     def can_start(self, sequence: Sequence) -> bool:
@@ -98,6 +101,12 @@ class Planner:
             has_room = sequence.planned_tokens < len(sequence.pages) * page_size
             if sequence.slot >= 0 and (has_room or self._make_room_for_decode(sequence, victims)):
                 draft.add_decode(sequence)
+
+    def _add_waiting_decodes(self, draft: Draft) -> None:
+        """Whoever they were left out for can not start, and the device would stand still until they are due: on a machine whose every step
+        is longer than the step limit, no decode is within it."""
+        by_claim = self._roster.by_claim()
+        self._add_decodes(draft, [sequence for sequence in by_claim if sequence.wants_decode], by_claim)
 
     def _has_fast_work(self) -> bool:
         roster = self._roster

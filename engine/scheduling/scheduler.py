@@ -130,6 +130,7 @@ class Scheduler:
         draft = self._planner.draft(
             now_ns,
             ahead_s=self._pace.ahead_s(now_ns, running_dispatched_ns),
+            is_idle=not self._in_flight,
             lone_first=not self._last_step_was_lone,
             lone_possible=bool(self._lone),
         )
