@@ -73,7 +73,9 @@ def test_without_a_card_it_ends_and_says_what_can_be_done(tmp_path: Path, capsys
 def made_by_make(*variables: str, path: str = "", target: str = "gpu-bench") -> str:
     """What `make` would run."""
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
-    return subprocess.run(["make", "-n", target, *variables], env=environment, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["make", "--no-print-directory", "-n", target, *variables], env=environment, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_make_takes_a_python_with_jax_for_the_card_as_it_is_and_where_there_is_a_card_makes_one(tmp_path: Path) -> None:

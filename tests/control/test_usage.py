@@ -74,7 +74,7 @@ async def test_requests_are_summed_by_minute_and_by_hour(control, recorder, wall
     assert await recorder.flush()
     wall.seconds += 60
     recorder.note(report(prompt=1, generated=1))
-    recorder.note(report("globex", Outcome.CANCELLED))
+    recorder.note(report("globex", Outcome.CANCELLED, scheduled_ns=1))
     assert await recorder.flush()
     assert await rows_of(control.store.database, UsageMinute) == [
         ("23:58", "acme", "completed", 2, 20, 10),

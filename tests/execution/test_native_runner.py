@@ -1,12 +1,12 @@
 """The runner over the native decoder, in bf16: near the dense forward, and bit for bit the same in any company."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from engine.execution.backends import stacked_params
 from engine.execution.kv_pool import attention_shape
