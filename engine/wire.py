@@ -447,7 +447,7 @@ class Drain(msgspec.Struct, frozen=True, array_like=True):
     prefill_tokens_per_s: float = 0.0
     """Of prompts, by the step-time model until a queue was measured."""
     rows_per_s: float = 0.0
-    """Rows that came free, while they were what was short."""
+    """Rows coming free: those that are taken, over how long a sequence had its row of late."""
     step_s: float = 0.0
     """A step of late, host time included."""
     free_rows: int = 0

@@ -62,8 +62,7 @@ class StepBudget:
 
     def _all_fit(self, decodes: list[Sequence], model: StepModel) -> bool:
         """However many of them are in the step, it is within the limit: all of their work is, in whichever program."""
-        context = sum([sequence.planned_tokens for sequence in decodes]) + len(decodes)
-        work, buckets = Work(decode_rows=len(decodes), decode_context=context), self._limits.buckets
+        work, buckets = work_of_decodes(decodes), self._limits.buckets
         largest = buckets.choose(len(decodes), 0)
         return all(
             model.predict_s(Bucket(rows, 0), work) <= self._max_step_s for rows in buckets.decode_rows if rows <= largest.decode_rows
@@ -110,9 +109,8 @@ class StepBudget:
 
         best = max((size for size in sizes if fits(*seconds[size])), default=compiled[0])
         if step_s and not is_fast:
-            best = max(
-                [best, *(size for size in sizes if size > best and self._is_worth_longer(size, best, seconds, step_s, token_limit_s))]
-            )
+            longer = [size for size in sizes if size > best and self._is_worth_longer(size, best, seconds, step_s, token_limit_s)]
+            best = max(longer, default=best)
         is_due = token_limit_s is not None and seconds.get(wanted, (0.0, 0.0))[0] > token_limit_s
         if is_fast and wanted > best and not is_due and seconds[wanted][1] <= seconds[best][1] + seconds[compiled[0]][1]:
             return wanted  # the rest in a step of its own would take longer, for it and for everybody
@@ -167,7 +165,7 @@ class Prospect:
 
 def work_of_decodes(decodes: Collection[Sequence]) -> Work:
     """The next token of each."""
-    return Work(decode_rows=len(decodes), decode_context=sum(sequence.planned_tokens + 1 for sequence in decodes))
+    return Work(decode_rows=len(decodes), decode_context=sum([sequence.planned_tokens for sequence in decodes]) + len(decodes))
 
 
 def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:

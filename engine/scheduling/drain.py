@@ -19,7 +19,7 @@ CONTEXT_TOKENS = 256
 
 @dataclass(slots=True)
 class _Rate:
-    """Units a second of late."""
+    """Units a second over recent time; older time counts less and less."""
 
     units: float = 0.0
     seconds: float = 0.0

@@ -10,10 +10,8 @@ def finish_reason(sequence: Sequence, token: int, eos_token_ids: Collection[int]
     """Whether its newest token, which it has already, ends it."""
     sampling = sequence.submit.sampling
     is_eos = token in eos_token_ids and not sampling.ignore_eos
-    if is_eos or token in sampling.stop_token_ids:
-        may_stop = len(sequence.tokens) - sequence.prompt_tokens >= sampling.min_tokens
-        if may_stop:
-            return FinishReason.STOP
+    if (is_eos or token in sampling.stop_token_ids) and len(sequence.tokens) - sequence.prompt_tokens >= sampling.min_tokens:
+        return FinishReason.STOP
     return FinishReason.LENGTH if len(sequence.tokens) >= sequence.max_tokens else None
 
 

@@ -83,7 +83,7 @@ class Hurry:
 
     def _prompts(self, now_ns: int) -> list[Sequence]:
         """Those that come next; batch work is in no hurry."""
-        begun = [sequence for sequence in self._roster.running if sequence.uncomputed_tokens]
+        begun = self._roster.begun()
         with_waiting = self._roster.num_free_slots > 0
         if not begun and not (with_waiting and len(self._roster.queue)):
             return []

@@ -96,10 +96,8 @@ class Planner:
 
     def _add_decodes(self, draft: Draft, decodes: Iterable[Sequence], victims: list[Sequence]) -> None:
         """In the order of their claims."""
-        page_size = self._limits.page_size
         for sequence in decodes:
-            has_room = sequence.planned_tokens < len(sequence.pages) * page_size
-            if sequence.slot >= 0 and (has_room or self._make_room_for_decode(sequence, victims)):
+            if sequence.slot >= 0 and self._make_room_for_decode(sequence, victims):
                 draft.add_decode(sequence)
 
     def _add_waiting_decodes(self, draft: Draft) -> None:

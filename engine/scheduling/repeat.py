@@ -77,19 +77,17 @@ class DecodeRepeater:
     def take(self, repeated: Repeated, token_of: TokenOf) -> None:
         """The tokens, pages and charges of those steps."""
         steps, last_ns = len(repeated.ended_ns), repeated.ended_ns[-1]
-        by_claim, memory, page_size = self._roster.by_claim(), self._roster.memory, self._limits.page_size
+        by_claim, memory = self._roster.by_claim(), self._roster.memory
         self._charge(by_claim, steps)
         for sequence in by_claim:
             sequence.tokens += [token_of(sequence.sequence_id)] * steps
             sequence.planned_tokens += steps
             sequence.computed_tokens += steps
-            if sequence.planned_tokens > len(sequence.pages) * page_size:
-                has_room = memory.grow(sequence, sequence.planned_tokens)
-                assert has_room, "the pages of all steps were counted before"
+            has_room = memory.grow(sequence, sequence.planned_tokens)
+            assert has_room, "the pages of all steps were counted before"
             sequence.sent_pages = len(sequence.pages)
             sequence.last_token_ns = last_ns
-            if sequence.computed_tokens // page_size != sequence.registered_pages:
-                memory.register(sequence)
+            memory.register(sequence)
 
     def _goes_on(self, sequence: Sequence, token_of: TokenOf) -> bool:
         """It decodes, nothing of it is in flight, and its next token does not end it by what it is."""
@@ -103,11 +101,11 @@ class DecodeRepeater:
 
     def _has_pages(self, steps: int) -> bool:
         """Free ones, so that nothing is evicted for them, and for each tenant within what reserves and caps leave it."""
-        page_size, pool = self._limits.page_size, self._roster.memory.pool
+        pages_for, pool = self._limits.pages_for, self._roster.memory.pool
         missing: dict[str, int] = {}
         for sequence in self._roster.running:
             name = sequence.submit.tenant_id
-            more = -(-(sequence.planned_tokens + steps) // page_size) - len(sequence.pages)
+            more = pages_for(sequence.planned_tokens + steps) - len(sequence.pages)
             missing[name] = missing.get(name, 0) + max(0, more)  # who took all its pages at once has some to spare for nobody
         total = sum(missing.values())
         within_caps = all(count <= pool.holdings.of(name).room_under_cap for name, count in missing.items() if count)

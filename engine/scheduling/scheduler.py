@@ -165,7 +165,6 @@ class Scheduler:
         assert step.plan is plan, "steps are committed in the order they were planned"
         self._committed = step
         events: list[SequenceEvent] = []
-        page_size, register = self._limits.page_size, self._roster.memory.register
         for index, row in enumerate(step.rows):
             if self._is_late(row):
                 self.accounts.refund(row)
@@ -174,8 +173,7 @@ class Scheduler:
             sequence.computed_tokens += row.tokens
             if not row.is_decode and sequence.wants_prompt_logprobs:
                 sequence.prompt_logprobs.extend(result.prompt_logprobs[index - len(plan.decodes)])
-            if sequence.computed_tokens // page_size != sequence.registered_pages:
-                register(sequence)
+            self._roster.memory.register(sequence)
             if row.samples:
                 row.draws, sequence.last_token_ns = True, now_ns
                 sequence.first_token_ns = sequence.first_token_ns or now_ns
@@ -312,8 +310,6 @@ class Scheduler:
         finish = finish_reason(sequence, token, self._limits.eos_token_ids)
         if self._lone:
             self._lone.pop(sequence.sequence_id, None)
-        if finish is None and logprob is None and sequence.first_event_sent:
-            return SequenceEvent(sequence.sequence_id, (token,))
         event = event_of(sequence, (token,), () if logprob is None else (logprob,), finish)
         if finish is not None:
             self._end(sequence)

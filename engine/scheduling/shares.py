@@ -68,15 +68,7 @@ class Shares:
 
     def tenants_over(self) -> Collection[str]:
         """Those with running sequences that are beyond their share."""
-        if not self._limits.enable_kv_quota:
-            return ()
-        share, holdings, num_pages = self._accounts.share, self._memory.pool.holdings, self._limits.num_pages
-        over: list[str] = []
-        for name in dict.fromkeys([sequence.submit.tenant_id for sequence in self._running]):
-            holding = holdings.of(name)
-            if holding.used > share(name) * num_pages and holding.used > holding.quota.reserve_pages:
-                over.append(name)
-        return over
+        return [name for name in dict.fromkeys([sequence.submit.tenant_id for sequence in self._running]) if self.is_over(name)]
 
     def is_batch(self, sequence: Sequence) -> bool:
         """It yields to interactive work; nothing does where batch preemption is off."""
