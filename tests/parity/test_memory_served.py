@@ -9,6 +9,7 @@ import pytest
 
 from tests.appliance import SMALL_BUCKETS, Appliance, start_appliance
 from tests.e2e.metrics import metric, until
+from tests.parity.evictions import FIRST_VICTIMS, first_victim
 from tests.parity.served import ask_alone, ask_together, greedy, prompt_of, texts
 
 NUM_PAGES = 96
@@ -33,14 +34,15 @@ LONG_ANSWERS = [{**greedy(prompt_of(length)), "max_tokens": 200} for length in (
 
 @pytest.fixture(scope="module")
 def swapping(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    with start_appliance(tmp_path_factory.mktemp("swapping"), *FLAGS, model=str(tiny_model)) as running:
+    flags = (*FLAGS, "--eviction-policy", "decayed-lfu")
+    with start_appliance(tmp_path_factory.mktemp("swapping"), *flags, model=str(tiny_model)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def unprotected(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     """Without quotas and without swap space."""
-    flags = (*FLAGS, "--no-enable-kv-quota", "--swap-space", "0")
+    flags = (*FLAGS, "--no-enable-kv-quota", "--swap-space", "0", "--eviction-policy", "lru")
     with start_appliance(tmp_path_factory.mktemp("unprotected"), *flags, model=str(tiny_model)) as running:
         yield running
 
@@ -52,6 +54,12 @@ def tenant(appliance: Appliance, slug: str, **overrides: Any) -> dict[str, str]:
         assert created.status_code == 201, created.text
         key = admin.post(f"/api/v1/tenants/{slug}/keys", json={"name": "memory", "scopes": ["inference"]})
         return {"Authorization": f"Bearer {key.json()['key']}"}
+
+
+def test_the_chosen_policy_says_whose_cached_pages_go_first(swapping: Appliance, unprotected: Appliance) -> None:
+    # First in this file: the pools are empty. Of the other policies: test_switches_served.py.
+    assert first_victim(swapping) == FIRST_VICTIMS["decayed-lfu"]
+    assert first_victim(unprotected) == FIRST_VICTIMS["lru"]
 
 
 def cached_after_a_flood(appliance: Appliance) -> int:

@@ -13,6 +13,7 @@ import pytest
 from tests.appliance import SMALL_BUCKETS, Appliance, start_appliance
 from tests.e2e.metrics import metric, until
 from tests.e2e.test_leavers import begin
+from tests.parity.evictions import FIRST_VICTIMS, first_victim
 from tests.parity.served import prompt_of
 
 FLAGS = (*SMALL_BUCKETS, "--dtype", "float32", "--max-num-seqs", "2", "--max-model-len", "4096")
@@ -35,16 +36,23 @@ class Case:
     nearer_deadline_first: bool = False
     holds_its_longest_context: bool = False
     preempts_batch: bool | None = None
+    evicts_by: str | None = None
 
 
 CASES = {
-    "all on": Case(NARROW, "B1 A1 A2 A3 B2", nearer_deadline_first=True, preempts_batch=True),
+    "all on": Case(NARROW, "B1 A1 A2 A3 B2", nearer_deadline_first=True, preempts_batch=True, evicts_by="weighted-lru"),
     "turns of requests": Case(
-        (*NARROW, "--scheduling-policy", "wrr", "--no-enable-deadline-order", "--no-enable-batch-preemption"),
+        (*NARROW, "--scheduling-policy", "wrr", "--no-enable-deadline-order", "--no-enable-batch-preemption", "--eviction-policy", "lfu"),
         "B1 A1 B2 A2 A3",
         preempts_batch=False,
+        evicts_by="lfu",
     ),
-    "priorities": Case((*WIDE, "--scheduling-policy", "priority", "--fixed-chunk-tokens", "32"), "B1 B2 A1 A2 A3", most_chunk_tokens=32),
+    "priorities": Case(
+        (*WIDE, "--scheduling-policy", "priority", "--fixed-chunk-tokens", "32", "--eviction-policy", "size"),
+        "B1 B2 A1 A2 A3",
+        most_chunk_tokens=32,
+        evicts_by="size",
+    ),
     "arrival": Case(
         (*WIDE, "--scheduling-policy", "fcfs", "--kv-allocation", "contiguous", "--no-admission"),
         "A1 A2 A3 B1 B2",
@@ -112,6 +120,8 @@ def test_a_part_that_is_switched_off_is_off_over_http(tiny_model: Path, tmp_path
         httpx.Client(base_url=appliance.base_url, headers=appliance.admin_headers, timeout=120) as admin,
         ThreadPoolExecutor(16) as pool,
     ):
+        if case.evicts_by is not None:
+            assert first_victim(appliance) == FIRST_VICTIMS[case.evicts_by]
         asker = Asker(appliance, admin, pool)
         for slug, priority in (("hold", 0), ("hold-too", 0), ("a", 0), ("b", 5), ("c", 0)):
             asker.add_tenant(slug, priority=priority)
