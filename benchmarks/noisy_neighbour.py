@@ -9,6 +9,7 @@ The neighbour keeps `--in-flight` prompts going. Each has its own key, made thro
 
 import argparse
 import asyncio
+import contextlib
 import datetime
 import itertools
 import json
@@ -25,11 +26,15 @@ from benchmarks.prompts import prompt, words_of_tokens
 from benchmarks.scenarios import Report, quantile, report
 from benchmarks.servers import Server, ours, running
 from benchmarks.sse_client import Connection, Endpoint
+from benchmarks.tail.report import Sent, tenant_report
 
 ADMIN_TOKEN = "benchmark-admin-0123456789"
 QUIET_WORDS, QUIET_OUTPUT_TOKENS = 60, 32
 NEIGHBOUR_TOKENS, NEIGHBOUR_OUTPUT_TOKENS = 1500, 64
 INTERVAL_S = 1.0
+DRAIN_S = 60.0
+"""What is in flight at the end is waited for so long: part of it was computed in the time that counts."""
+NEIGHBOUR_TIER = "standard"
 
 
 def server_of(policy: str, flags: Sequence[str]) -> Server:
@@ -61,17 +66,19 @@ class Neighbour:
         self.outcomes: list[Outcome] = []
         self._endpoint = endpoint
         self._rng = random.Random(seed)
+        self._is_stopping = False
         self._tasks = [asyncio.create_task(self._work()) for _ in range(in_flight)]
 
-    async def stop(self) -> None:
-        """Leave; what was in flight is abandoned."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def stop(self, drain_s: float = 0.0) -> None:
+        """Begin nothing more; what has not ended after `drain_s` is abandoned."""
+        self._is_stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _work(self) -> None:
         async with Connection(self._endpoint) as connection:
-            while True:
+            while not self._is_stopping:
                 request = Request(prompt(self._rng, words_of_tokens(NEIGHBOUR_TOKENS)), NEIGHBOUR_OUTPUT_TOKENS)
                 outcome = await send(connection, self._endpoint, request, time.perf_counter())
                 self.outcomes.append(outcome)
@@ -79,17 +86,18 @@ class Neighbour:
                     await asyncio.sleep(0.1)
 
     def tokens_per_s(self, began_s: float, ended_s: float) -> dict[str, float]:
-        """Of requests that ended meanwhile: prompt and output tokens over the time."""
-        ended = [outcome for outcome in self.outcomes if not outcome.error and began_s <= outcome.ended_s <= ended_s]
-        prompts, outputs = (sum(getattr(outcome, f"{kind}_tokens") for outcome in ended) for kind in ("prompt", "completion"))
-        return {"prompt_tok_s": prompts / (ended_s - began_s), "output_tok_s": outputs / (ended_s - began_s)}
+        """What came meanwhile, an output token by token and a prompt with its first, of requests that have ended by now."""
+        sent = [Sent("neighbour", outcome, is_open=False) for outcome in self.outcomes]
+        found = tenant_report("neighbour", NEIGHBOUR_TIER, sent, began_s, ended_s)
+        return {"prompt_tok_s": found.prompt_tokens_per_s, "output_tok_s": found.output_tokens_per_s}
 
 
 async def measure(server: Server, num_requests: int, in_flight: int, warm_s: float) -> dict[str, Report]:
     """Reports of the quiet tenant alone and beside its neighbour, and of the neighbour."""
     async with running(server) as ready:
         quiet = tenant_endpoint(ready.endpoint, "quiet", "interactive")
-        noisy = tenant_endpoint(ready.endpoint, "noisy", "standard", queue_ttl_ms=None)  # it waits as long as it takes: nobody is refused
+        # it waits as long as it takes: nobody is refused
+        noisy = tenant_endpoint(ready.endpoint, "noisy", NEIGHBOUR_TIER, queue_ttl_ms=None)
         rng = random.Random(7)
         await open_loop(quiet, _requests(rng, 3), INTERVAL_S)
         alone = await open_loop(quiet, _requests(rng, num_requests), INTERVAL_S)
@@ -98,7 +106,7 @@ async def measure(server: Server, num_requests: int, in_flight: int, warm_s: flo
         began_s = time.perf_counter()
         beside = await open_loop(quiet, _requests(rng, num_requests), INTERVAL_S)
         ended_s = time.perf_counter()
-        await neighbour.stop()
+        await neighbour.stop(DRAIN_S)
     noise: Report = {**neighbour.tokens_per_s(began_s, ended_s), "failed": sum(bool(outcome.error) for outcome in neighbour.outcomes)}
     return {
         "alone": _quiet_report(alone.outcomes, report(alone)),
