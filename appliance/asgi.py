@@ -396,7 +396,7 @@ async def _run(settings: Settings, house: _House, sock: socket.socket, failed: a
         for task in (supervising, *helpers, *draining):
             task.cancel()
         await asyncio.wait([supervising, *helpers, *draining])
-        await house.usage.flush()
+        await house.usage.close()
         if house.exporter is not None:
             await house.exporter.flush(LAST_SEND_S)
         if house.peers is not None:
@@ -435,11 +435,17 @@ async def _look(telemetry: Telemetry) -> None:
 
 @contextlib.contextmanager
 def _run_file(path: Path, url: str, port: int) -> Iterator[None]:
-    """run.json: where this process listens, for scripts; it goes when the process ends."""
+    """run.json: where this process listens, for scripts; it goes when the process ends. Raises `StartFailed`."""
     content = json.dumps({"pid": os.getpid(), "port": port, "url": url}) + "\n"
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(content)
-    draft.replace(path)  # whoever looks sees all of it
+    try:
+        draft.write_text(content)
+        draft.replace(path)  # whoever looks sees all of it
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        reason = f"the data directory {str(path.parent)!r} takes no {path.name} ({error.strerror})"
+        raise StartFailed(f"{reason}: make room on its disk, or name another folder with --data-dir") from error
     try:
         yield
     finally:

@@ -2,7 +2,10 @@
 
 import csv
 import io
-from collections.abc import AsyncIterator
+import os
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -136,6 +139,54 @@ def test_a_full_spool_loses_batches_and_not_the_disk(tmp_path):
     assert 0 < spool.path.stat().st_size <= 100
 
 
+@contextmanager
+def full_disk(file_bytes: int = 0) -> Iterator[None]:
+    """No file grows beyond so many bytes: of what is written the part that fits is taken, and then nothing. Use it with `capsys`: else
+    pytest keeps what is logged in a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_of_a_line_that_does_not_fit_on_the_disk_nothing_is_left(tmp_path):
+    spool, journal = Spool(tmp_path, "w"), Journal(tmp_path, "w", 4)
+    entry = (UsageKey(0, "acme", "k", "m", "fast", "completed"), Counts(1))
+    with full_disk(20), pytest.raises(OSError, match="too large"):
+        spool.append(Batch("w", 1, [entry]))
+    assert spool.num_bytes == 0 and not spool.path.exists()
+    spool.append(Batch("w", 1, [entry]))
+    journal.note(entry)
+    with full_disk(spool.num_bytes + 5), pytest.raises(OSError, match="too large"):
+        spool.append(Batch("w", 2, [entry]))
+    with full_disk((tmp_path / "w.4.journal").stat().st_size + 5), pytest.raises(OSError, match="too large"):
+        journal.note(entry)
+    spool.append(Batch("w", 3, [entry]))
+    journal.note(entry)
+    journal.close()
+    read = spool.read([spool.path, tmp_path / "w.4.journal"])
+    assert [(batch.number, batch.rows[0][1].requests) for batch in read] == [(1, 1), (3, 1), (4, 2)]
+
+
+@pytest.mark.usefixtures("capsys")
+async def test_usage_that_the_disk_does_not_take_costs_no_files_and_is_written_at_once_or_when_there_is_room(control, recorder, tmp_path):
+    is_on_that_disk = control.store.database.engine.dialect.name == "sqlite"
+    recorder.note(report())
+    assert await recorder.flush()
+    num_open = len(os.listdir("/proc/self/fd"))
+    with full_disk():
+        for _ in range(40):
+            recorder.note(report())
+            assert await recorder.flush() != is_on_that_disk
+    assert len(os.listdir("/proc/self/fd")) <= num_open + 1, "each batch that is held has a file open"
+    assert list((tmp_path / "spool").iterdir()) == []
+    assert await recorder.flush() and recorder.unwritten_s == 0
+    assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(41, 410, 205)]
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
 async def test_old_minutes_go_and_hours_stay(control, recorder):
     recorder.note(report())
     await recorder.flush()
@@ -161,6 +212,7 @@ async def test_tokens_of_the_day_and_the_month_are_read_by_tenant_and_by_key(con
         assert await read_spent(session, "tenant", NOW + timedelta(days=1)) == {"initech": (15, 15)}, "of April; the first of May is not"
 
 
+@pytest.mark.usefixtures("capsys")
 async def test_usage_goes_on_without_the_database_and_without_the_disk_and_is_written_when_it_is_back(postgres_server, tmp_path, wall):
     host, _, port = postgres_server.rpartition("@")[2].partition(":")
     admin = await asyncpg.connect(f"{postgres_server}/postgres")
@@ -189,7 +241,8 @@ async def test_usage_goes_on_without_the_database_and_without_the_disk_and_is_wr
     (tmp_path / "away").rename(tmp_path / "spool")
     await relay.join()
     recorder.note(report())
-    assert await recorder.flush() and recorder.unwritten_s == 0
+    with full_disk():  # what the database takes needs none
+        assert await recorder.flush() and recorder.unwritten_s == 0
     assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(7, 70, 35)]
     assert list((tmp_path / "spool").iterdir()) == []
     await control.close()

@@ -285,6 +285,14 @@ def test_a_second_server_on_one_sqlite_file_is_refused_and_its_file_is_not_repla
         assert "shared.db is in use by a running server" in second.log()
 
 
+def test_a_data_directory_that_takes_nothing_is_said_in_words(tmp_path: Path, export: Path) -> None:
+    (tmp_path / "run.json").mkdir()
+    served = start(tmp_path, export)
+    assert served.process.wait(30) == 1
+    assert "takes no run.json (Is a directory): make room on its disk" in served.log() and "Traceback" not in served.log()
+    assert not list(tmp_path.glob("run.[0-9]*"))
+
+
 def test_a_port_in_use_is_said_in_words(tmp_path: Path, export: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

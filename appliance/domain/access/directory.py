@@ -31,7 +31,7 @@ RETRY_WRITE_S = 1.0
 NO_ANSWER = "the database does not answer"
 AS_LAST_READ = "keys and tenants are as last read"
 LOST = f"{NO_ANSWER}; {AS_LAST_READ}"
-NO_WRITES = "the database takes no writes; usage is kept in the data directory and administration is refused"
+NO_WRITES = "the database takes no writes; usage is kept until it does, and administration is refused"
 
 
 class SnapshotSource(Protocol):

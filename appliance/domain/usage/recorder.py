@@ -1,7 +1,7 @@
 """Writes usage behind the requests: `note` counts in memory and in a journal, and waits for no database; `flush` brings the counts there.
 
 While the database does not answer, batches go to the spool on disk, in order, and from there to the database when it is back. A batch
-that the disk does not take either stays in memory.
+that the disk does not take either stays in memory. Nothing that a disk does keeps usage from a database that answers.
 """
 
 import asyncio
@@ -29,6 +29,8 @@ MAX_ROWS = 20_000
 MAX_HELD_ROWS = 200_000
 """Rows in memory that neither the database nor the disk takes; beyond it the oldest batches are lost (and counted in the log)."""
 PRUNE_EVERY_S = 3_600.0
+REMIND_EVERY_S = 60.0
+"""Of a disk that takes nothing, in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class _Held:
 
     batch: Batch
     journal: Journal | None
+    num_unjournaled: int
+    """Requests that are in memory alone."""
 
 
 class UsageRecorder:
@@ -59,7 +63,9 @@ class UsageRecorder:
         """Of the rows in memory; None where there are none."""
         self._held: dict[int, _Held] = {}
         """By number, upwards."""
-        self._is_disk_full = False
+        self._num_unjournaled = 0
+        """Of the rows in memory: requests that the disk did not take."""
+        self._told_s = -REMIND_EVERY_S
         self._flushing = asyncio.Lock()
         self._pruned_s = 0.0
 
@@ -85,7 +91,7 @@ class UsageRecorder:
     @property
     def spooled_bytes(self) -> int:
         """What waits on disk for the database, and would wait for it at the next start."""
-        return self._spool.size(self._spool.path)
+        return self._spool.num_bytes
 
     async def flush(self) -> bool:
         """Write what was counted since the last time, and what is spooled. False where the database does not answer."""
@@ -96,17 +102,28 @@ class UsageRecorder:
                 self._behind_since_s = began_s if self._rows else None
             return is_written
 
+    async def close(self) -> None:
+        """Flush for the last time. What neither the database nor the disk takes is lost with the process."""
+        await self.flush()
+        if num_lost := self._num_in_memory_alone():
+            log.error("usage_lost", requests=num_lost, reason="the process ends, and neither the database nor the disk took it")
+
     async def _flush(self) -> bool:
         if self._rows:
             self._take()
-        if self._spool.is_empty:
-            if await self._write_held():
-                return True
-        else:
-            self._spool_held()
-        if not self._spool.is_empty:
-            await asyncio.to_thread(self._spool.sync)
-        return await self._replay([self._spool.path]) and not self._held
+        if self._spool.num_bytes:
+            self._spool_held()  # its numbers are higher: it may not be written before what is there
+            await self._sync()
+            if not await self._replay([self._spool.path]):
+                return False
+        is_written = await self._write_held()
+        await self._sync()
+        return is_written
+
+    async def _sync(self) -> None:
+        if self._spool.num_bytes:
+            with self._on_disk():
+                await asyncio.to_thread(self._spool.sync)
 
     async def recover(self) -> None:
         """Write what processes before this one left in the spool. Call it before anything is counted."""
@@ -127,20 +144,25 @@ class UsageRecorder:
     def _write_down(self, key: UsageKey, counts: Counts) -> None:
         """One request into the journal; a disk that does not take it leaves it in memory."""
         with self._on_disk():
+            self._num_unjournaled += 1
             if self._journal is None:
                 self._journal = Journal(self._folder, self._writer, self._number + 1)
             self._journal.note((key, counts))
+            self._num_unjournaled -= 1
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if not self._is_disk_full:
-                log.error("usage_not_on_disk", error=str(error))
-            self._is_disk_full = True
-        else:
-            self._is_disk_full = False
+            now_s = self._wall_s()
+            if not 0.0 <= now_s - self._told_s < REMIND_EVERY_S:
+                self._told_s = now_s
+                log.error("usage_not_on_disk", error=str(error), in_memory_alone=self._num_in_memory_alone())
+
+    def _num_in_memory_alone(self) -> int:
+        """Requests that would be lost with the process."""
+        return self._num_unjournaled + sum(held.num_unjournaled for held in self._held.values())
 
     async def _write_held(self) -> bool:
         try:
@@ -168,14 +190,19 @@ class UsageRecorder:
         """A batch is elsewhere."""
         held = self._held.pop(number, None)  # `note` may have spooled it while it was being written
         if held is not None and held.journal is not None:
-            held.journal.remove()
+            with self._on_disk():
+                held.journal.remove()
 
     def _take(self) -> None:
         """Hold what is in memory as the next batch."""
         self._number += 1
         rows, self._rows = self._rows, {}
         journal, self._journal = self._journal, None
-        self._held[self._number] = _Held(Batch(self._writer, self._number, list(rows.items())), journal)
+        num_unjournaled, self._num_unjournaled = self._num_unjournaled, 0
+        if journal is not None:
+            with self._on_disk():
+                journal.close()
+        self._held[self._number] = _Held(Batch(self._writer, self._number, list(rows.items())), journal, num_unjournaled)
 
     async def _write(self, batches: list[Batch]) -> bool:
         """One transaction a batch: each counts once, even where the database's answer was lost."""
@@ -195,9 +222,11 @@ class UsageRecorder:
             if not await self._write(batches):
                 return False
             if sum(map(self._spool.size, files)) == num_bytes:  # else `note` has appended meanwhile
-                for path in files:
-                    self._spool.remove(path)
+                with self._on_disk():
+                    for path in files:
+                        self._spool.remove(path)
                 log.info("usage_replayed", batches=len(batches))
+                return True
         return True
 
     async def _prune(self) -> None:

@@ -3,7 +3,7 @@
 A writer has two kinds of files in the folder. Its spool, `WRITER.jsonl`: batches that the database did not take, a JSON line each,
 synced. Its journals, `WRITER.NUMBER.journal`: the requests that its batch of that number is made of, a line each, written when they end
 and removed when the batch is in the database or in the spool. Journals are not synced: they outlive the process, not a power cut.
-A line that was cut off by a crash is left out; what stands before it is whole.
+A line that was cut off by a crash is left out; what stands before it is whole. A full disk takes a line as a whole or not at all.
 """
 
 import os
@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 MAX_SPOOL_BYTES = 256 * 1024 * 1024
 """Beyond this, batches are lost (and counted in the log): some days of a busy server without its database."""
 
+APPENDS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
 type Entry = tuple[UsageKey, Counts]
 
 
@@ -32,11 +34,14 @@ class Spool:
         self._folder = folder
         self.path = folder / f"{writer}.jsonl"
         self._max_bytes = max_bytes
+        self._written_bytes = 0
+        """In the database already, and still on a disk that lets nothing go."""
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
-    def is_empty(self) -> bool:
-        return not self.path.exists()
+    def num_bytes(self) -> int:
+        """What waits for the database."""
+        return max(0, self.size(self.path) - self._written_bytes)
 
     def append(self, batch: Batch) -> None:
         """Keep a batch, by `sync` also through a power cut. One too many is logged and lost. Raises `OSError`."""
@@ -45,18 +50,24 @@ class Spool:
         if size + len(line) > self._max_bytes:
             log.error("usage_lost", requests=sum(counts.requests for _, counts in batch.rows), reason="the spool is full")
             return
-        with self.path.open("ab") as file:
-            try:
-                file.write(line)
-                file.flush()
-            except OSError:
-                os.truncate(self.path, size)  # half a line would spoil the next one
-                raise
+        self._written_bytes = min(self._written_bytes, size)
+        descriptor = os.open(self.path, APPENDS, 0o600)
+        try:
+            _append_line(descriptor, line, size)
+        except OSError:
+            if not size:
+                self.path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
 
     def sync(self) -> None:
         """Wait until what was appended is on the disk; from a thread, for that may take long. Raises `OSError`."""
-        with self.path.open("ab") as file:
-            os.fsync(file.fileno())
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def left_by_others(self) -> list[list[Path]]:
         """The files of each writer that has ended: a data directory has one server at a time."""
@@ -78,8 +89,12 @@ class Spool:
         return path.stat().st_size if path.exists() else 0
 
     def remove(self, path: Path) -> None:
-        """Its batches are in the database."""
+        """Its batches are in the database. Raises `OSError`, and then they count as written all the same."""
+        if path == self.path:
+            self._written_bytes = self.size(path)
         path.unlink()
+        if path == self.path:
+            self._written_bytes = 0
 
 
 class Journal:
@@ -88,16 +103,35 @@ class Journal:
     def __init__(self, folder: Path, writer: str, number: int) -> None:
         """Raises `OSError`."""
         self._path = folder / f"{writer}.{number}.journal"
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._descriptor = os.open(self._path, APPENDS, 0o600)
+        self._num_bytes = 0
 
     def note(self, entry: Entry) -> None:
         """Write one request down: the process may be killed right afterwards. Raises `OSError`."""
-        os.write(self._descriptor, msgspec.json.encode(entry) + b"\n")
+        line = msgspec.json.encode(entry) + b"\n"
+        _append_line(self._descriptor, line, self._num_bytes)
+        self._num_bytes += len(line)
+
+    def close(self) -> None:
+        """Its batch is complete. It may be held for long, beside one more each second: an open file for each would be too many."""
+        os.close(self._descriptor)
+        if not self._num_bytes:
+            self.remove()
 
     def remove(self) -> None:
         """Its batch is elsewhere."""
-        os.close(self._descriptor)
         self._path.unlink(missing_ok=True)
+
+
+def _append_line(descriptor: int, line: bytes, size: int) -> None:
+    """To a file of so many bytes, and all of it: half a line would spoil the next one, too. Raises `OSError`."""
+    try:
+        written = os.write(descriptor, line)
+        while written < len(line):  # a disk that becomes full says so from the next byte on
+            written += os.write(descriptor, line[written:])
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
 
 
 def _read_journal(path: Path) -> Batch:
