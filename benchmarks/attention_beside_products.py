@@ -94,7 +94,9 @@ def measure(rows: int, context: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.attention_beside_products", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--context", type=int, default=1_024)
     parser.add_argument("--repeats", type=int, default=15)

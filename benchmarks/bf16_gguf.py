@@ -5,7 +5,7 @@
 Vectors stay float32, as llama.cpp wants them, with the values rounded to bf16 as the other servers have them.
 """
 
-import sys
+import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -44,5 +44,16 @@ def write_bf16(source: Path, target: Path) -> None:
     writer.close()
 
 
+def main() -> None:
+    """Read what is asked for, and write it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bf16_gguf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="OUT.gguf")
+    parser.add_argument("model", type=Path, nargs="?", metavar="IN.gguf")
+    arguments = parser.parse_args()
+    write_bf16(arguments.model or default_model(), arguments.out)
+
+
 if __name__ == "__main__":
-    write_bf16(Path(sys.argv[2]) if len(sys.argv) > 2 else default_model(), Path(sys.argv[1]))
+    main()

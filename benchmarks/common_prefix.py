@@ -40,7 +40,9 @@ async def measure(prefix_tokens: int, requests: int, flags: list[str]) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.common_prefix", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prefix-tokens", type=int, default=2000)
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--our-flags", default="", help="flags added to `fairlane serve`")

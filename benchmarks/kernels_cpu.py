@@ -43,7 +43,9 @@ KV_DTYPES = ("bfloat16", "int8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernels_cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()

@@ -213,7 +213,9 @@ def figures_of(cost: Cost, share: float) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.metrics_cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tenants", type=int, default=100)
     parser.add_argument("--requests-per-s", type=float, default=20.0)
     parser.add_argument("--tokens-per-s", type=float, default=1_000.0)

@@ -148,7 +148,9 @@ def figures_of(windows: Sequence[Window], scrape_bytes: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.metrics_on_off", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tenants", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=13)
     parser.add_argument("--out", type=Path, default=RESULTS)

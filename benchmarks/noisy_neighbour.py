@@ -128,7 +128,9 @@ def _quiet_report(outcomes: Sequence[Outcome], numbers: Report) -> Report:
 
 def main() -> None:
     """Measure one policy, print it, write it down."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.noisy_neighbour", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--policy", default="vtc", choices=["fcfs", "priority", "wrr", "vtc"])
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--in-flight", type=int, default=16)

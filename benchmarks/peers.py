@@ -125,7 +125,9 @@ def machine() -> dict[str, str | int]:
 
 def main() -> None:
     """Measure, print the comparison, write it down."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     peers_dir = ROOT / "var" / "peers"
     parser.add_argument("--vllm-script", type=Path, default=ROOT.parent / "shared" / "peers" / "vllm_cpu.sh")
     parser.add_argument("--vllm-dir", type=Path, default=peers_dir / "vllm")

@@ -180,7 +180,9 @@ def figures_of(measured: Measured, decisions: Sequence[Decisions]) -> list[Figur
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.refusals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=25.0, help="how long the refused tenants ask")
     parser.add_argument("--warm-s", type=float, default=8.0, help="how long the flood runs before")
     parser.add_argument("--out", type=Path, default=RESULTS)

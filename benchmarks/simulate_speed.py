@@ -79,7 +79,9 @@ def source_of(trace: str, twin: str, trace_dir: Path | None) -> tuple[str, ...]:
 
 def main() -> None:
     """Print each figure beside its bar, and keep them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.simulate_speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--trace-dir", type=Path)
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -70,7 +70,9 @@ async def served(tenants: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ui_pages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tenants", type=int, default=10_000)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()

@@ -36,7 +36,7 @@ def compile_all(targets: list[str], only: re.Pattern[str]) -> Iterator[dict[str,
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_compile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--targets", default=",".join(CARDS), help="cards, of h200, a100, b200")
     parser.add_argument("--only", default="", help="a regular expression that names must match")
     parser.add_argument("--out", type=Path, default=Path(OUT_PATH), help=f"where the records go (default {OUT_PATH})")

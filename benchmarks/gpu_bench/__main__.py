@@ -113,7 +113,7 @@ def _shown(value: object) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {', '.join(SECTIONS)}; default all")
     parser.add_argument("--out", type=Path, default=Path("var/gpu-bench"))
     parser.add_argument("--fresh", action="store_true", help="run sections again that are done")

@@ -1,5 +1,6 @@
 """The project's own checks find what they are for."""
 
+import ast
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,18 @@ def test_a_lock_behind_pyproject_is_found():
     assert requirement_findings("x", pins(PINNED), [Requirement("JAX>=0.12")]) == []
     assert "the lock has 0.12.0" in requirement_findings("x", pins(PINNED), [Requirement("jax>=0.13")])[0]
     assert "not in the lock" in requirement_findings("x", pins(PINNED), [Requirement("numpy")])[0]
+
+
+@pytest.mark.parametrize("root", ["benchmarks", "tools"])
+def test_a_program_is_named_in_its_usage_as_it_is_started(root: str):
+    """Python before 3.14 calls it `__main__.py`, which is none that anybody could start. `benchmarks.tail` has yet to follow."""
+    for path in (ROOT / root).rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        for call in calls:
+            if ast.unparse(call.func).endswith("ArgumentParser") and name != "benchmarks.tail":
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                assert given.get("prog") == repr(f"python -m {name}"), path
 
 
 def _find_python(path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -53,7 +53,7 @@ def run_checks(docker: Docker, checks: tuple[Callable[[Stack], str], ...], ends_
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.docker_smoke", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--or-skip", action="store_true", help="no Docker engine is no failure")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="no check begins later than this")
     options = parser.parse_args(arguments)
