@@ -8,8 +8,7 @@ from benchmarks.tail.case import Figure, Setup
 from benchmarks.tail.report import TIER_TARGETS
 from benchmarks.tail.scenarios.replay import ARENA27, AZURE, LOADS, Trace, rows_of, tiers_of
 from benchmarks.tail.simulated import Point, Show, Simulated, study_of
-from engine.scheduling.plan import Bucket
-from engine.scheduling.step_model import NO_WORK, StepTimes
+from engine.scheduling.step_model import NO_WORK, StepTimes, Work
 from engine.simulation.trace import TraceRow
 from engine.simulation.workload import Shape
 
@@ -72,9 +71,9 @@ def in_time_alone(rows: Sequence[TraceRow], speed: float, times: StepTimes) -> i
 
 def least_s(tokens: int, times: StepTimes) -> float:
     """Of a prompt: its tokens at the rate of the best program, and its attention."""
-    rates = [bucket.prefill_tokens / times.seconds(bucket, NO_WORK) for bucket in times.base_s if bucket.prefill_tokens]
-    attention = times.seconds(Bucket(0, 16), NO_WORK.with_chunk(tokens, 0)) - times.base_s[Bucket(0, 16)]
-    return tokens / max(rates) + attention
+    own = NO_WORK.with_chunk(tokens, 0)
+    rates = [each.prefill_tokens / times.seconds(each, Work(each.prefill_tokens)) for each in times.base_s if each.prefill_tokens]
+    return tokens / max(rates) + own.prefill_pairs * times.prefill_pair_s
 
 
 def figures(points: Sequence[Point]) -> list[Figure]:

@@ -37,9 +37,11 @@ type CompilerOptions = Callable[[Bucket], dict[str, str | bool]]
 
 PROBE_CONTEXT_TOKENS = 1024
 """Context of the steps from which the step-time model learns what reading the cache costs."""
-PROBE_TOKENS, PROBE_TIMES = 128, 3
-"""What a row and a token of context cost is measured in the smallest prefill program of so many tokens, the quickest of so many calls:
-a busy machine's one odd call would make every step seem long until the next start."""
+PROBE_TOKENS = 128
+"""What a token and its context cost is measured in the smallest prefill program of so many tokens."""
+PROBE_TIMES, PROBE_S = 4, 0.06
+"""The quickest of so many calls counts, or of as many as take so long: a busy machine's one odd call would make every step seem long until
+the next start."""
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -176,14 +178,14 @@ class _Caller:
     programs: Programs
     state: DeviceState
 
-    def probe(self, plan: StepPlan) -> Probe:
-        """One call from the packed plan to its results on the host. Nothing that serving uses depends on what it wrote."""
-        return self.best_of(1, plan)
-
     def best_of(self, times: int, plan: StepPlan) -> Probe:
-        """The quickest of some calls: other processes only make them slower."""
+        """The quickest of some calls from the packed plan to its results on the host: other processes only make them slower. Nothing that
+        serving uses depends on what they wrote. A long step is called once: nothing that short disturbs it much."""
         shape = step_shape(plan.bucket, self.limits)
-        return Probe(plan.bucket, work_of(plan), min(self.call(shape, plan) for _ in range(times)))
+        seconds = [self.call(shape, plan)]
+        while len(seconds) < times and sum(seconds) < PROBE_S:
+            seconds.append(self.call(shape, plan))
+        return Probe(plan.bucket, work_of(plan), min(seconds))
 
     def call(self, shape: StepShape, plan: StepPlan) -> float:
         """Its seconds."""
@@ -210,36 +212,33 @@ class _Caller:
 
 
 def _call_each(caller: _Caller, on_progress: OnProgress) -> StepTimes:
-    """The first call of a program costs more than later ones, so it is a full one; those without work give its time in the step-time
-    model."""
+    """The first call of a program costs more than later ones, which give its time in the step-time model."""
     limits, programs = caller.limits, caller.programs
     rows = SlotState(*(np.zeros(array.shape[1:], array.dtype) for array in caller.state.slots))
     caller.state = caller.state._replace(slots=programs.admit(caller.state.slots, np.int32(limits.max_num_seqs), rows))
-    empty_s: dict[Bucket, float] = {}
+    full: list[Probe] = []
     for index, shape in enumerate(programs.steps):
-        caller.call(shape, _full_plan(shape.bucket, limits, 0))
+        plan = _plan(shape.bucket, limits)
+        caller.call(shape, plan)
         if not shape.scores_prompt:
-            empty_s[shape.bucket] = caller.best_of(PROBE_TIMES, StepPlan(0, shape.bucket, (), (), ())).seconds
+            full.append(caller.best_of(PROBE_TIMES, plan))
         on_progress("warmup", index + 1, len(programs.steps), str(shape))
-    decode = max((bucket for bucket in empty_s if not bucket.prefill_tokens), key=lambda b: b.decode_rows, default=None)
-    prefills = sorted((bucket for bucket in empty_s if not bucket.decode_rows), key=lambda b: b.prefill_tokens)
+    decode = max((probe.bucket for probe in full if not probe.bucket.prefill_tokens), key=lambda b: b.decode_rows, default=None)
+    prefills = sorted((probe.bucket for probe in full if not probe.bucket.decode_rows), key=lambda b: b.prefill_tokens)
     prefill = next((bucket for bucket in prefills if bucket.prefill_tokens >= PROBE_TOKENS), prefills[-1] if prefills else None)
-    times = fit_step_times(empty_s, _contexts(caller, decode), _contexts(caller, prefill))
-    return replace(times, swap_page_s=caller.move_pages())
+    probed = [bucket for bucket in (decode, prefill) if bucket is not None]
+    halves = [caller.best_of(PROBE_TIMES, _plan(bucket, limits, part=0.5)) for bucket in probed]
+    deep = [caller.best_of(PROBE_TIMES, _plan(bucket, limits, context=PROBE_CONTEXT_TOKENS)) for bucket in probed]
+    return replace(fit_step_times(full, halves, deep), swap_page_s=caller.move_pages())
 
 
-def _contexts(caller: _Caller, bucket: Bucket | None) -> tuple[Probe, ...]:
-    """Full steps without and with context."""
-    if bucket is None:
-        return ()
-    return tuple(caller.best_of(PROBE_TIMES, _full_plan(bucket, caller.limits, context)) for context in (0, PROBE_CONTEXT_TOKENS))
-
-
-def _full_plan(bucket: Bucket, limits: Limits, context: int) -> StepPlan:
-    """As many decode rows as there are slots, and one chunk in a slot of its own as far as the bucket and the context hold it; all read
-    the first page over and over."""
-    chunk = max(1, min(bucket.prefill_tokens, limits.max_model_len - QUERY_BLOCK_TOKENS)) if bucket.prefill_tokens else 0
-    rows = min(bucket.decode_rows, limits.max_num_seqs - bool(chunk))
+def _plan(bucket: Bucket, limits: Limits, *, part: float = 1.0, context: int = 0) -> StepPlan:
+    """So large a part of the bucket: of as many decode rows as there are slots, and of one chunk in a slot of its own as far as the bucket
+    and the context hold it; all read the first page over and over."""
+    longest = min(bucket.prefill_tokens, limits.max_model_len - QUERY_BLOCK_TOKENS)
+    chunk = max(1, round(part * longest)) if bucket.prefill_tokens else 0
+    most_rows = min(bucket.decode_rows, limits.max_num_seqs - bool(chunk))
+    rows = max(1, round(part * most_rows)) if most_rows else 0
     position = min(context, limits.max_model_len - 1)
     pages = (0,) * (position // limits.page_size + 1)
     decodes = tuple(DecodeRow(slot, slot, position, pages) for slot in range(rows))

@@ -8,8 +8,10 @@ ratio that small steps taught, it made large ones seem twice as long, and chunks
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import median
 
 import msgspec
 
@@ -23,6 +25,8 @@ FIRST_ERROR_STEPS = 100
 """of fewer there is no 99th to be shown as the model's error."""
 ERROR_SHARE = 0.99
 LIKELY_SHARE = 0.9
+PADDING_SHARE = 0.5
+"""A program that saves less than so much of what half its rows cost elsewhere computes its padding."""
 CORRECTION_BOUNDS = (0.5, 2.0)
 """A machine that stalls for other reasons than our work may not talk the scheduler into ever smaller steps."""
 NEWEST_STEPS = 64
@@ -57,6 +61,11 @@ class Work(msgspec.Struct, frozen=True, gc=False):
 NO_WORK = Work()
 
 
+def least_work(bucket: Bucket) -> Work:
+    """A row of each kind."""
+    return Work(prefill_tokens=min(1, bucket.prefill_tokens), decode_rows=min(1, bucket.decode_rows))
+
+
 def work_of(plan: StepPlan) -> Work:
     """A plan's work."""
     work = Work(decode_rows=len(plan.decodes), decode_context=sum([row.position for row in plan.decodes]) + len(plan.decodes))
@@ -67,7 +76,7 @@ def work_of(plan: StepPlan) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds: of each program without work, and what a unit of work adds."""
+    """Seconds: of each program beside its work, and what a unit of work adds."""
 
     base_s: Mapping[Bucket, float]
     prefill_token_s: float = 0.0
@@ -79,8 +88,8 @@ class StepTimes:
 
     @property
     def floor_s(self) -> float:
-        """The quickest program without work."""
-        return min(self.base_s.values())
+        """The quickest step there is."""
+        return min(self.seconds(bucket, least_work(bucket)) for bucket in self.base_s)
 
     def seconds(self, bucket: Bucket, work: Work) -> float:
         """A step in this bucket."""
@@ -102,38 +111,62 @@ class Probe:
     seconds: float
 
 
-def fit_step_times(empty_s: Mapping[Bucket, float], decodes: Sequence[Probe], prefills: Sequence[Probe]) -> StepTimes:
-    """Times from a step without work of each program, and full steps of a decode and of a prefill program: short and long context.
+def fit_step_times(full: Sequence[Probe], halves: Sequence[Probe], deep: Sequence[Probe]) -> StepTimes:
+    """Times from a full step of each program, and of one decode and one prefill program a half step and one with long context.
 
-    A program is never taken as slower than one that holds more: another process may have run during its one measurement.
+    A row costs what it adds from one program to the next (the median of all pairs: one of them may have been disturbed), or nothing where
+    the half step shows that padding is computed. Weights are read for the first row as for all, so what a program takes beside its rows is
+    found from its full step and not from an empty one. A program is never taken as slower than one that holds more: another process may
+    have run during its one measurement.
     """
-    base = {bucket: min(seconds for other, seconds in empty_s.items() if _holds(other, bucket)) for bucket in empty_s}
-    context_s = _slope([(p.work.decode_context, p.seconds) for p in decodes])
-    pair_s = _slope([(p.work.prefill_pairs, p.seconds) for p in prefills])
-    row_s = _rest(prefills, base, lambda work: (work.prefill_tokens, work.prefill_pairs * pair_s))
-    decode_row_s = _rest(decodes, base, lambda work: (work.decode_rows, work.decode_context * context_s))
-    return StepTimes(base, row_s, pair_s, decode_row_s, context_s)
+    context = StepTimes(
+        dict.fromkeys((probe.bucket for probe in full), 0.0),
+        prefill_pair_s=_context_s(full, deep, lambda work: work.prefill_pairs),
+        decode_context_s=_context_s(full, deep, lambda work: work.decode_context),
+    )
+    plain = [replace(probe, seconds=probe.seconds - context.seconds(probe.bucket, probe.work)) for probe in (*full, *halves)]
+    slopes = replace(
+        context,
+        prefill_token_s=_unit_s([probe for probe in plain if not probe.bucket.decode_rows], lambda work: work.prefill_tokens),
+        decode_row_s=_unit_s([probe for probe in plain if not probe.bucket.prefill_tokens], lambda work: work.decode_rows),
+    )
+    base: dict[Bucket, float] = {}
+    for probe in full:
+        seconds = min(other.seconds for other in full if _holds(other.bucket, probe.bucket))
+        base[probe.bucket] = max(0.0, seconds - slopes.seconds(probe.bucket, probe.work))
+    return replace(slopes, base_s=base)
 
 
-def _rest(probes: Sequence[Probe], base: Mapping[Bucket, float], rows_and_context: Callable[[Work], tuple[int, float]]) -> float:
-    """Seconds a row, of what the first probe took beside its program and its context; nothing where padding is computed, too."""
-    if not probes:
+type _Units = Callable[[Work], int]
+
+
+def _unit_s(probes: Sequence[Probe], units: _Units) -> float:
+    """Seconds a row, of steps that differ by their rows: full ones, and the half one of a program."""
+    full = {bucket: max((p for p in probes if p.bucket == bucket), key=lambda p: units(p.work)) for bucket in {p.bucket for p in probes}}
+    within = [_slope(probe, full[probe.bucket], units) for probe in probes if probe is not full[probe.bucket]]
+    if not within:
         return 0.0
-    rows, context_s = rows_and_context(probes[0].work)
-    return max(0.0, probes[0].seconds - base[probes[0].bucket] - context_s) / max(1, rows)
+    between_s = median([_slope(few, many, units) for few, many in combinations(sorted(full.values(), key=_size), 2)] or within)
+    return between_s if within[0] > PADDING_SHARE * between_s else 0.0
+
+
+def _context_s(full: Sequence[Probe], deep: Sequence[Probe], units: _Units) -> float:
+    """Seconds a unit that only context makes more."""
+    pairs = [(whole, far) for far in deep for whole in full if whole.bucket == far.bucket and units(far.work) > units(whole.work)]
+    return max([_slope(whole, far, units) for whole, far in pairs], default=0.0)
+
+
+def _size(probe: Probe) -> int:
+    return probe.bucket.decode_rows + probe.bucket.prefill_tokens
+
+
+def _slope(few: Probe, many: Probe, units: _Units) -> float:
+    """Seconds a unit; never negative."""
+    return max(0.0, (many.seconds - few.seconds) / max(1, units(many.work) - units(few.work)))
 
 
 def _holds(other: Bucket, bucket: Bucket) -> bool:
     return other.decode_rows >= bucket.decode_rows and other.prefill_tokens >= bucket.prefill_tokens
-
-
-def _slope(points: Iterable[tuple[int, float]]) -> float:
-    """Seconds a unit, from the least and the most units; never negative."""
-    ordered = sorted(points)
-    if len(ordered) < 2:
-        return 0.0
-    (few, little_s), (many, much_s) = ordered[0], ordered[-1]
-    return max(0.0, (much_s - little_s) / max(1, many - few))
 
 
 @dataclass(slots=True)

@@ -1,5 +1,7 @@
 """The step-time model: exact where time is linear, never faster for a bigger program, corrected by what it measures."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.scheduling.plan import Bucket, DecodeRow, PrefillChunk, StepPlan
@@ -21,26 +23,28 @@ from engine.wire import StepRecord
 from tests.scheduling.driver import Driver, make_limits, make_submit
 
 SMALL, LARGE, PREFILL = Bucket(2, 0), Bucket(8, 0), Bucket(0, 64)
-TRUTH = StepTimes({SMALL: 0.010, LARGE: 0.012, PREFILL: 0.015}, 1e-4, 1e-7, 2e-4, 1e-6)
+TRUTH = StepTimes({SMALL: 0.010, LARGE: 0.010, PREFILL: 0.015}, 1e-4, 1e-7, 2e-4, 1e-6)
 
 
 def probe(bucket: Bucket, work: Work) -> Probe:
     return Probe(bucket, work, TRUTH.seconds(bucket, work))
 
 
-def full(bucket: Bucket, context: int = 0) -> Probe:
-    work = NO_WORK.with_chunk(bucket.prefill_tokens, context) if bucket.prefill_tokens else NO_WORK
-    for _ in range(bucket.decode_rows):
+def full(bucket: Bucket, context: int = 0, part: float = 1.0) -> Probe:
+    tokens = round(part * bucket.prefill_tokens)
+    work = NO_WORK.with_chunk(tokens, context) if tokens else NO_WORK
+    for _ in range(round(part * bucket.decode_rows)):
         work = work.with_decode(context + 1)
     return probe(bucket, work)
 
 
 def fitted(**slower: float) -> StepTimes:
-    measured = dict(TRUTH.base_s) | {bucket: seconds for bucket in TRUTH.base_s for name, seconds in slower.items() if str(bucket) == name}
-    return fit_step_times(measured, (full(LARGE), full(LARGE, 1024)), (full(PREFILL), full(PREFILL, 1024)))
+    probes = [replace(full(bucket), seconds=slower.get(str(bucket), full(bucket).seconds)) for bucket in TRUTH.base_s]
+    halves = [full(LARGE, part=0.5), full(PREFILL, part=0.5)]
+    return fit_step_times(probes, halves, [full(LARGE, 1024), full(PREFILL, 1024)])
 
 
-def test_an_empty_step_a_program_and_full_ones_give_back_a_linear_machine() -> None:
+def test_full_steps_and_half_ones_give_back_a_linear_machine() -> None:
     times = fitted()
     for found, true in (
         (times.prefill_token_s, TRUTH.prefill_token_s),
@@ -53,13 +57,41 @@ def test_an_empty_step_a_program_and_full_ones_give_back_a_linear_machine() -> N
 
 
 def test_a_small_program_that_was_disturbed_while_measured_counts_as_no_slower_than_a_larger_one() -> None:
-    assert fitted(d2=0.5).base_s[SMALL] == TRUTH.base_s[LARGE]
+    times = fitted(d2=0.5)
+    assert times.seconds(SMALL, full(SMALL).work) == pytest.approx(full(LARGE).seconds)
 
 
-def test_without_probes_and_with_disturbed_ones_no_term_is_negative() -> None:
-    assert fit_step_times({SMALL: 0.01}, (), ()) == StepTimes({SMALL: 0.01})
-    odd = (Probe(LARGE, Work(decode_rows=8, decode_context=16), 0.5), Probe(LARGE, Work(decode_rows=8, decode_context=800), 0.1))
-    assert fit_step_times({LARGE: 0.9}, odd, ()) == StepTimes({LARGE: 0.9})
+def rows(bucket: Bucket, count: int, seconds: float) -> Probe:
+    return Probe(bucket, Work(decode_rows=count), seconds)
+
+
+def test_where_the_first_rows_cost_most_a_small_step_takes_what_it_took() -> None:
+    """Weights are read for one row as for eight: a full step of a small program says so, an empty one computes nothing."""
+    times = fit_step_times([rows(SMALL, 2, 0.010), rows(LARGE, 8, 0.013)], [rows(LARGE, 4, 0.011)], ())
+    assert times.decode_row_s == pytest.approx(0.0005)
+    assert times.seconds(SMALL, Work(decode_rows=2)) == pytest.approx(0.010)
+    assert times.seconds(LARGE, Work(decode_rows=8)) == pytest.approx(0.013)
+    assert times.floor_s == pytest.approx(times.seconds(SMALL, Work(decode_rows=1))) == pytest.approx(0.0095)
+
+
+def test_where_padding_is_computed_a_row_costs_nothing() -> None:
+    full_steps = [rows(SMALL, 2, 0.010), rows(LARGE, 8, 0.013)]
+    assert fit_step_times(full_steps, [rows(LARGE, 4, 0.0125)], ()) == StepTimes({SMALL: 0.010, LARGE: 0.013})
+
+
+def test_a_row_costs_the_median_of_what_programs_say_and_of_one_program_what_half_of_it_says() -> None:
+    """d4 was disturbed."""
+    sizes = {2: 0.010, 4: 0.031, 8: 0.013, 16: 0.017, 32: 0.025}
+    full_steps = [rows(Bucket(size, 0), size, seconds) for size, seconds in sizes.items()]
+    assert fit_step_times(full_steps, [rows(Bucket(32, 0), 16, 0.017)], ()).decode_row_s == pytest.approx(0.0005)
+    assert fit_step_times(full_steps[-1:], [rows(Bucket(32, 0), 16, 0.017)], ()).decode_row_s == pytest.approx(0.0005)
+
+
+def test_without_other_probes_and_with_disturbed_ones_no_term_is_negative() -> None:
+    assert fit_step_times([Probe(SMALL, NO_WORK, 0.01)], (), ()) == StepTimes({SMALL: 0.01})
+    work = Work(decode_rows=8, decode_context=16)
+    odd = [Probe(LARGE, Work(decode_rows=4, decode_context=8), 0.95)], [Probe(LARGE, Work(decode_rows=8, decode_context=800), 0.1)]
+    assert fit_step_times([Probe(LARGE, work, 0.9)], *odd) == StepTimes({LARGE: 0.9})
 
 
 def test_work_counts_tokens_pairs_rows_and_what_they_read() -> None:
