@@ -10,7 +10,8 @@ from engine.wire import EngineConfig
 DECODE_ROWS = (2, 4, 8, 16, 32, 64)
 """No bucket of one row: on a CPU one row takes XLA's slow matrix-vector path (design, section 5)."""
 PREFILL_TOKENS = (16, 32, 48, 64, 80, 96, 128, 192, 256, 512)
-MIXED_DECODE_ROWS = (8, 32)
+MIXED_DECODE_ROWS = (8, 16)
+"""And as many as there are slots."""
 MIXED_PREFILL_TOKENS = (16, 32, 64, 128, 256)
 MAX_PROGRAMS = 30
 """Each bucket is one program, at 1 to 2.6 s of compiling each, cold, on two cores."""
@@ -68,8 +69,8 @@ def buckets_of(config: EngineConfig) -> Buckets:
     """
     decode = _sorted(config.decode_buckets) or _up_to(DECODE_ROWS, config.max_num_seqs)
     prefill = _sorted(config.prefill_buckets) or _up_to(PREFILL_TOKENS, config.max_num_batched_tokens)
-    mixed_decode = _sorted(config.mixed_decode_buckets) or tuple(dict.fromkeys((min(MIXED_DECODE_ROWS[0], decode[-1]), decode[-1])))
     mixed_prefill = _sorted(config.mixed_prefill_buckets) or tuple(size for size in MIXED_PREFILL_TOKENS if size <= prefill[-1])
+    mixed_decode = _sorted(config.mixed_decode_buckets) or _mixed_rows(decode, len(prefill), len(mixed_prefill))
     for key, sizes in (("decode_buckets", decode), ("mixed_decode_buckets", mixed_decode)):
         if sizes[-1] < config.max_num_seqs:
             raise ConfigError(
@@ -86,6 +87,14 @@ def buckets_of(config: EngineConfig) -> Buckets:
             " decode_buckets, prefill_buckets, mixed_decode_buckets or mixed_prefill_buckets"
         )
     return buckets
+
+
+def _mixed_rows(decode: tuple[int, ...], num_prefill: int, num_mixed_prefill: int) -> tuple[int, ...]:
+    """Of `MIXED_DECODE_ROWS` the first ones, as many as the budget has room for."""
+    rows = [size for size in MIXED_DECODE_ROWS if size < decode[-1]]
+    while len(rows) > 1 and len(decode) + num_prefill + (len(rows) + 1) * num_mixed_prefill > MAX_PROGRAMS:
+        rows.pop()
+    return (*rows, decode[-1])
 
 
 def _sorted(sizes: tuple[int, ...]) -> tuple[int, ...]:

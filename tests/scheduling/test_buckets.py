@@ -14,11 +14,11 @@ def test_the_defaults_are_the_designs_lists_cut_to_32_rows() -> None:
     expected = Buckets(
         decode_rows=(2, 4, 8, 16, 32),
         prefill_tokens=(16, 32, 48, 64, 80, 96, 128, 192, 256, 512),
-        mixed_decode_rows=(8, 32),
+        mixed_decode_rows=(8, 16, 32),
         mixed_prefill_tokens=(16, 32, 64, 128, 256),
     )
     assert expected == DEFAULT
-    assert len(DEFAULT.all()) == 25
+    assert len(DEFAULT.all()) == MAX_PROGRAMS
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,8 @@ def test_the_smallest_bucket_that_holds_a_step_is_chosen() -> None:
     assert DEFAULT.choose(0, 80) == Bucket(0, 80)
     assert DEFAULT.choose(0, 112) == Bucket(0, 128)
     assert DEFAULT.choose(8, 48) == Bucket(8, 64)
-    assert DEFAULT.choose(9, 16) == Bucket(32, 16)
+    assert DEFAULT.choose(9, 16) == Bucket(16, 16)
+    assert DEFAULT.choose(17, 16) == Bucket(32, 16)
 
 
 def test_chunks_take_whole_query_blocks() -> None:
