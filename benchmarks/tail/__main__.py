@@ -124,7 +124,9 @@ class _Bar:
 
 def main() -> None:
     """Measure, draw, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tail", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; none: all")
     parser.add_argument("--quick", action="store_true", help="a fifth of each duration, results in var/bench-tail-quick")
     parser.add_argument("--again", action="store_true", help="forget what was measured of these scenarios")

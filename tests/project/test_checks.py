@@ -42,12 +42,12 @@ def test_a_lock_behind_pyproject_is_found():
 
 @pytest.mark.parametrize("root", ["benchmarks", "tools"])
 def test_a_program_is_named_in_its_usage_as_it_is_started(root: str):
-    """Python before 3.14 calls it `__main__.py`, which is none that anybody could start. `benchmarks.tail` has yet to follow."""
+    """Python before 3.14 calls it `__main__.py`, which is none that anybody could start."""
     for path in (ROOT / root).rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         for call in calls:
-            if ast.unparse(call.func).endswith("ArgumentParser") and name != "benchmarks.tail":
+            if ast.unparse(call.func).endswith("ArgumentParser"):
                 given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
                 assert given.get("prog") == repr(f"python -m {name}"), path
 
