@@ -1,7 +1,6 @@
 """How long the next step may take, and what fits: decodes that must be in it, others that may wait, prefill tokens."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from engine.scheduling.buckets import round_to_block
 from engine.scheduling.limits import Limits
@@ -85,33 +84,40 @@ class StepBudget:
         is_fast: bool = False,
         is_shared: bool = True,
     ) -> int | None:
-        """The largest compiled number of prefill rows beside decodes that are this work and bound the step by `token_limit_s`, when the
-        first chunk follows `context` tokens; at least one query block. Or the `wanted_tokens` of the first prompt, where they fit: a
-        few tokens left over would cost it a step more. `is_fast`: of the fast lane. None: no bound.
+        """The most prefill rows beside decodes that are this work and bound the step by `token_limit_s`, when the first chunk follows
+        `context` tokens: whole query blocks, at least one. Or the `wanted_tokens` of the first prompt, where the rest of them would cost it
+        a step more. `is_fast`: of the fast lane. None: no bound.
 
         The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
         """
         if self._limits.fixed_chunk_tokens:
-            return self._limits.buckets.prefill_below(work.decode_rows, self._limits.fixed_chunk_tokens) or QUERY_BLOCK_TOKENS
+            fixed_tokens = self._limits.fixed_chunk_tokens
+            compiled_tokens = self._limits.buckets.prefill_below(work.decode_rows, fixed_tokens)
+            return compiled_tokens or fixed_tokens // QUERY_BLOCK_TOKENS * QUERY_BLOCK_TOKENS
         step_s = self._max_step_s * (FAST_STEP_RATIO if is_fast else 1) if is_shared else 0.0
         if self._model is None or (token_limit_s is None and not step_s):
             return None
-        buckets = self._limits.buckets
+        buckets, model = self._limits.buckets, self._model
         compiled = buckets.mixed_prefill_tokens if work.decode_rows else buckets.prefill_tokens
         wanted = min(round_to_block(wanted_tokens), compiled[-1])
-        sizes = sorted({*compiled, wanted}) if wanted else compiled
-        seconds = {size: self._seconds(self._model, size, work, context) for size in sizes}
+        seconds = {size: self._seconds(model, size, work, context) for size in ((*compiled, wanted) if wanted else compiled)}
         progress_s = seconds[compiled[0]][1] * PROGRESS_RATIO
 
         def fits(surely_s: float, likely_s: float) -> bool:
             in_time = (token_limit_s is None or surely_s <= token_limit_s) and (not step_s or likely_s <= step_s)
             return in_time or likely_s <= progress_s
 
-        best = max((size for size in sizes if fits(*seconds[size])), default=compiled[0])
+        best = max((size for size in seconds if fits(*seconds[size])), default=compiled[0])
+        # a program that does not compute its padding may be filled in part
+        for size in range(best + QUERY_BLOCK_TOKENS, min([size for size in compiled if size > best], default=0), QUERY_BLOCK_TOKENS):
+            seconds[size] = self._seconds(model, size, work, context)
+            if not fits(*seconds[size]):
+                break
+            best = size
         if step_s and not is_fast:
-            longer = [size for size in sizes if size > best and self._is_worth_longer(size, best, seconds, step_s, token_limit_s)]
+            longer = [size for size in compiled if size > best and self._is_worth_longer(size, best, seconds, step_s, token_limit_s)]
             best = max(longer, default=best)
-        is_due = token_limit_s is not None and seconds.get(wanted, (0.0, 0.0))[0] > token_limit_s
+        is_due = wanted > 0 and token_limit_s is not None and seconds[wanted][1] > token_limit_s
         if is_fast and wanted > best and not is_due and seconds[wanted][1] <= seconds[best][1] + seconds[compiled[0]][1]:
             return wanted  # the rest in a step of its own would take longer, for it and for everybody
         return best
@@ -129,21 +135,13 @@ class StepBudget:
         """There is a model."""
         return self._model is not None
 
-    def least_s(self, decodes: Collection[Sequence], newcomers: Collection[Sequence]) -> float:
-        """What 99 of 100 steps with these decodes, those of prompts that end before it, and the smallest chunk stay below."""
-        assert self._model is not None, "nothing is foretold without a model"
-        work, most = work_of_decodes(decodes), self._limits.max_num_seqs
-        for prompt in newcomers:
-            work = work.with_decode(len(prompt.tokens)) if work.decode_rows < most else work
-        return self._seconds(self._model, self._limits.buckets.mixed_prefill_tokens[0], work, 0)[0]
-
-    def prospect(self, decodes: Collection[Sequence], limit_s: float | None, *, wanted_tokens: int, is_fast: bool) -> "Prospect":
-        """What a step with these decodes, which should take no longer than `limit_s`, does for prompts of so many tokens."""
+    def prefill_rate(self, decodes: Collection[Sequence], limit_s: float | None, *, wanted_tokens: int, is_fast: bool) -> float:
+        """Tokens of prompts a second, on average, in a step with these decodes that should take no longer than `limit_s`; there are
+        so many."""
         assert self._model is not None, "nothing is foretold without a model"
         work = work_of_decodes(decodes)
         size = self.prefill_rows(limit_s, work, 0, is_fast=is_fast) or self._limits.buckets.prefill_capacity(len(decodes))
-        surely_s, likely_s = self._seconds(self._model, size, work, 0)
-        return Prospect(min(size, wanted_tokens) / likely_s, surely_s)
+        return min(size, wanted_tokens) / self._seconds(self._model, size, work, 0)[1]
 
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> tuple[float, float]:
         """With a chunk of so many tokens: what 99 of 100 such steps stay below, as a token that is due needs, and what 9 of 10 do, which
@@ -151,16 +149,6 @@ class StepBudget:
         bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
         longer = work.with_chunk(size, context)
         return model.bounds_s(bucket, longer)
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """Of a step."""
-
-    tokens_per_s: float
-    """Of prompts, on average."""
-    seconds: float
-    """What 99 of 100 such steps stay below."""
 
 
 def work_of_decodes(decodes: Collection[Sequence]) -> Work:
@@ -180,18 +168,19 @@ def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
     return suggested
 
 
-def due_ns(sequence: Sequence, start_ns: int) -> int:
+def due_ns(sequence: Sequence, start_ns: int, *, behind_ns: int = 0) -> int:
     """When its next token is due, in a step that starts when the steps in flight are done: they may draw one, too."""
-    return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns)
+    return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns, behind_ns=behind_ns)
 
 
-def next_due_ns(sequence: Sequence, last_token_ns: int) -> int:
-    """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not."""
+def next_due_ns(sequence: Sequence, last_token_ns: int, *, behind_ns: int = 0) -> int:
+    """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not, or
+    the stream may be so far behind it."""
     if not sequence.tpot_ns:
         return last_token_ns + PATIENT_GAP_NS
     tpot_ns = sequence.tpot_ns
     gaps = len(sequence.tokens) + sequence.in_flight_samples - sequence.prompt_tokens
-    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns, last_token_ns + tpot_ns
+    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns + behind_ns, last_token_ns + tpot_ns
     # comparisons, because this is asked of every decode row of every step
     if by_mean_ns <= by_gap_ns:
         return by_gap_ns

@@ -1,14 +1,14 @@
-"""When first tokens would be late: which decodes stay out of a step, so that it does more for the prompts.
+"""When first tokens would be late: decodes give them time that they make up for later.
 
-Beside many decodes a step has little room for prompts. A token that comes long before it is due is worth less than a first token that comes
-too late. So where prompts are pressed for time, decodes whose next token comes in time in the step after, too, are left to that one.
+A step is as long as the tightest token deadline allows. A stream that has just begun has no lead, so in a burst the first tokens of the
+burst's own first prompts keep steps short, and short steps do less for the prompts behind them. But a stream is judged by its mean, and
+one that has many tokens to come makes up for a few long gaps.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 
-from engine.scheduling.budget import PROGRESS_RATIO, StepBudget, due_ns
+from engine.scheduling.budget import StepBudget, due_ns
 from engine.scheduling.fair_policy import JUMP_DEBT
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster
@@ -17,21 +17,11 @@ LOOK_AHEAD = 32
 """First tokens of so many prompts are foretold."""
 ON_TIME_PART = 0.8
 """Of the time until a first token is due, what a forecast may fill: it is a mean."""
-LOST_TIMES = 1.5
-"""Who would be so many times too late at the best rate is lost, and hurries nobody: where too much comes for long, decodes that wait would
-only cost everybody tokens a second."""
-LEAST_GAIN = 1.2
-"""Prompt tokens a second of a step without some decodes, over those of one with all of them. For less nobody waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The decodes of a step, and what follows for its length."""
-
-    decodes: list[Sequence]
-    token_limit_s: float | None
-    """As `StepBudget.token_limit_s`: so that those left out are in time, too."""
-    left_out: tuple[Sequence, ...] = ()
+LOST_TIMES = 3.0
+"""Who would be so many times too late at the best rate is lost, and hurries nobody: where too much comes for long, longer gaps would help
+no one."""
+MAKES_UP_PART = 0.15
+"""Of the tokens that a stream has to come: so many targets it may be behind, as its later tokens come quicker."""
 
 
 def pressed(prompts: Iterable[Sequence], start_ns: int, tokens_per_s: float, best_tokens_per_s: float) -> Sequence | None:
@@ -51,6 +41,12 @@ def tokens_of(prompt: Sequence) -> int:
     return prompt.waiting_tokens if prompt.slot < 0 else prompt.uncomputed_tokens
 
 
+def behind_ns(decode: Sequence) -> int:
+    """How far a stream may fall behind its target's mean, by what its tenant's recent outputs make likely to come."""
+    left = min(decode.expected_tokens, decode.max_tokens) - len(decode.tokens)
+    return round(MAKES_UP_PART * max(0, left) * decode.tpot_ns)
+
+
 class Hurry:
     """Decides; changes nothing."""
 
@@ -61,25 +57,23 @@ class Hurry:
         is_by_time = budget.foretells and limits.max_step_ms > 0 and limits.enable_chunked_prefill and not limits.fixed_chunk_tokens
         self._is_enabled = roster.queue.is_fair and limits.enable_deadline_order and is_by_time
 
-    def choose(self, decodes: list[Sequence], start_ns: int, now_ns: int) -> Choice:
-        """Those of `decodes` that are in the step that starts at `start_ns`: as a rule all."""
-        every = Choice(decodes, self._budget.token_limit_s(decodes, start_ns))
-        prompts = self._prompts(now_ns) if self._is_enabled and decodes else []
+    def token_limit_s(self, decodes: list[Sequence], limit_s: float | None, start_ns: int, now_ns: int) -> float | None:
+        """How long the step that starts at `start_ns` may take by its decodes: `limit_s`, or longer where a first token would be late."""
+        prompts = self._prompts(now_ns) if self._is_enabled and limit_s is not None else []
         if not prompts:
-            return every
+            return limit_s
         wanted, is_fast = sum(map(tokens_of, prompts)), prompts[0].submit.lane == "fast"
-        with_all = self._budget.prospect(decodes, every.token_limit_s, wanted_tokens=wanted, is_fast=is_fast)
-        without = self._budget.prospect((), None, wanted_tokens=wanted, is_fast=is_fast)
-        late = pressed(prompts, start_ns, with_all.tokens_per_s, without.tokens_per_s)
+        rate = self._budget.prefill_rate(decodes, limit_s, wanted_tokens=wanted, is_fast=is_fast)
+        best_rate = self._budget.prefill_rate((), None, wanted_tokens=wanted, is_fast=is_fast)
+        late = pressed(prompts, start_ns, rate, best_rate)
         if late is None:
-            return every
-        best, best_rate = every, LEAST_GAIN * with_all.tokens_per_s
-        for choice in self._choices(decodes, prompts, late, start_ns, now_ns):
-            prospect = self._budget.prospect(choice.decodes, choice.token_limit_s, wanted_tokens=wanted, is_fast=is_fast)
-            in_time = choice.token_limit_s is None or prospect.seconds <= choice.token_limit_s
-            if in_time and prospect.tokens_per_s > best_rate:
-                best, best_rate = choice, prospect.tokens_per_s
-        return best
+            return limit_s
+        due = [
+            due_ns(decode, start_ns, behind_ns=behind_ns(decode) if self._may_wait(decode, late, now_ns) else 0)
+            for decode in decodes
+            if decode.tpot_ns
+        ]
+        return (min(due) - start_ns) / 1e9
 
     def _prompts(self, now_ns: int) -> list[Sequence]:
         """Those that come next; batch work is in no hurry."""
@@ -89,24 +83,6 @@ class Hurry:
             return []
         order = self._roster.queue.order(begun, now_ns, with_waiting=with_waiting)
         return [sequence for sequence in islice(order, LOOK_AHEAD) if sequence.submit.lane != "batch"]
-
-    def _choices(self, decodes: list[Sequence], prompts: list[Sequence], late: Sequence, start_ns: int, now_ns: int) -> Iterable[Choice]:
-        """As many decodes as a smaller program holds: those that may not wait for the late prompt, then those that are due first."""
-        may_wait = {sequence.sequence_id: self._may_wait(sequence, late, now_ns) for sequence in decodes}
-        in_turn = sorted(decodes, key=lambda sequence: (may_wait[sequence.sequence_id], due_ns(sequence, start_ns)))
-        next_s = PROGRESS_RATIO * self._budget.least_s(decodes, prompts[: self._roster.limits.max_prefill_rows])
-        for rows in (0, *self._roster.limits.buckets.mixed_decode_rows):
-            kept, left_out = in_turn[:rows], in_turn[rows:]
-            if not left_out or not all(may_wait[sequence.sequence_id] for sequence in left_out):
-                continue
-            left_out_s = (min(due_ns(sequence, start_ns) for sequence in left_out) - start_ns) / 1e9 - next_s
-            limit_s = self._budget.token_limit_s(kept, start_ns)
-            is_kept = {sequence.sequence_id for sequence in kept}
-            yield Choice(
-                [sequence for sequence in decodes if sequence.sequence_id in is_kept],
-                left_out_s if limit_s is None else min(limit_s, left_out_s),
-                tuple(sequence for sequence in decodes if sequence.sequence_id not in is_kept),
-            )
 
     def _may_wait(self, decode: Sequence, late: Sequence, now_ns: int) -> bool:
         """For a prompt of its own tenant, and of a tenant of a higher priority; of an equal one where that has had no more than its due."""

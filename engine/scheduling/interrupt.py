@@ -112,11 +112,12 @@ class Interrupts:
         return sequence.submit.lane != "fast" or not self._accounts.is_in_contract(sequence.submit.tenant_id, now_ns)
 
     def _next_step_s(self, newcomer: Sequence, hurried: Iterable[Row], model: StepModel) -> float:
-        """What the next step takes with the newcomer's prompt and the rows that are not left out of it."""
+        """What 9 of 10 such steps stay below as the next one, with the newcomer's prompt and the rows that are not left out of it: where a
+        token is late by a few milliseconds once in ten cuts, its stream makes up for it, and the newcomer had no step to wait for."""
         work = NO_WORK
         for row in hurried:
             work = work.with_decode(row.context_tokens)
         buckets = self._limits.buckets
         tokens = min(newcomer.waiting_tokens, buckets.prefill_capacity(work.decode_rows))
         bucket = buckets.choose(work.decode_rows, tokens)
-        return model.predict_s(bucket, work.with_chunk(tokens, newcomer.prompt_tokens - newcomer.waiting_tokens))
+        return model.bounds_s(bucket, work.with_chunk(tokens, newcomer.prompt_tokens - newcomer.waiting_tokens))[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.draft import Draft
-from engine.scheduling.hurry import Choice, Hurry
+from engine.scheduling.hurry import Hurry
 from engine.scheduling.kv_memory import Match
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster, is_protected
@@ -72,27 +72,23 @@ class Planner:
         )
 
     def _fill(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool = False) -> Draft:
-        left_out = () if draft.lone else self._plan_decodes(draft, now_ns, start_ns, may_hurry=may_hurry)
+        if not draft.lone:
+            self._plan_decodes(draft, now_ns, start_ns, may_hurry=may_hurry)
         self._plan_prefills(draft, now_ns)
-        if left_out and not draft.prefills:
-            planned = [row.sequence for row in draft.rows]  # what the prompts lack is not time
-            self._add_decodes(draft, left_out, [sequence for sequence in self._roster.by_claim() if sequence not in planned])
         if draft.prefills and self._limits.enable_chunked_prefill:
             draft.trim()
         return draft
 
     # ---- decodes
 
-    def _plan_decodes(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool) -> Iterable[Sequence]:
-        """Those that are left out for the sake of prompts, and would have their place where no prompt takes it."""
+    def _plan_decodes(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool) -> None:
         by_claim = self._roster.by_claim()
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
         outside = self._roster.accounts.outside_contract([sequence.submit.tenant_id for sequence in decodes], start_ns)
         chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=self._has_fast_work(), outside_contract=outside)
-        choice = self._hurry.choose(chosen, start_ns, now_ns) if may_hurry else Choice(chosen, self._budget.token_limit_s(chosen, start_ns))
-        draft.token_limit_s = choice.token_limit_s
-        self._add_decodes(draft, choice.decodes, by_claim)
-        return choice.left_out
+        token_limit_s = self._budget.token_limit_s(chosen, start_ns)
+        draft.token_limit_s = self._hurry.token_limit_s(chosen, token_limit_s, start_ns, now_ns) if may_hurry else token_limit_s
+        self._add_decodes(draft, chosen, by_claim)
 
     def _add_decodes(self, draft: Draft, decodes: Iterable[Sequence], victims: list[Sequence]) -> None:
         """In the order of their claims."""

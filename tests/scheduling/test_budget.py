@@ -170,22 +170,28 @@ def test_behind_a_short_step_the_next_is_planned_at_once() -> None:
     assert scheduler.ahead_from_ns(100 * MS) == 100 * MS
 
 
-def test_a_prompt_that_fits_whole_is_not_cut_to_a_compiled_size() -> None:
-    """Of the program of 128 rows 64 take 16.4 ms, all of them 22.8; the next smaller program would leave 28 tokens to another step."""
+def test_a_program_that_computes_no_padding_is_filled_in_part() -> None:
+    """16 rows take 11.6 ms and each 16 more take 1.6 in whichever program (there are those of 16, 32 and 128)."""
+    limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128)
+    rows_cost = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
+    programs_cost = StepTimes({bucket: 0.01 + 1e-4 * bucket.prefill_tokens for bucket in limits.buckets.all()})
+    for max_step_ms, filled, padded in ((15, 48, 32), (16.9, 64, 32), (40, 128, 128)):
+        limits = replace(limits, max_step_ms=max_step_ms)
+        assert StepBudget(limits, StepModel(rows_cost)).prefill_rows(None, NO_WORK, 0) == filled
+        assert StepBudget(limits, StepModel(programs_cost)).prefill_rows(None, NO_WORK, 0) == padded
+    assert StepBudget(limits, StepModel(rows_cost)).prefill_rows(0.0181, NO_WORK, 0) == 80  # by a token that is due, likewise
+
+
+def test_a_prompt_of_the_fast_lane_is_not_cut_where_the_rest_would_take_longer() -> None:
     limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128)
     times = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
-    budget = StepBudget(replace(limits, max_step_ms=17), StepModel(times))
-    assert budget.prefill_rows(None, NO_WORK, 0) == 32
-    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=60) == 64
-    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=90) == 96
-    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=20) == 32
-    long = StepBudget(replace(limits, max_step_ms=8), StepModel(times))  # twice as much for the fast lane: 64 rows take 16.4 ms
-    assert long.prefill_rows(None, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 64
-    assert long.prefill_rows(0.016, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 32
+    budget = StepBudget(replace(limits, max_step_ms=8), StepModel(times))  # twice as much for the fast lane: 64 rows take 16.4 ms
+    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 64
+    assert budget.prefill_rows(0.016, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 48
     assert (
-        long.prefill_rows(None, NO_WORK, 0, wanted_tokens=128, is_fast=True) == 128
-    )  # 22.8 ms are less than 13.2 and the 11.6 of one more step
-    assert long.prefill_rows(None, NO_WORK, 0, wanted_tokens=128) == 32
+        budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=128, is_fast=True) == 128
+    )  # 22.8 ms: less than 14.8 and 11.6 for one more step
+    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=128) == 32
 
 
 def test_a_decode_of_a_tenant_outside_its_contract_is_as_patient_as_another_lanes() -> None:
@@ -200,6 +206,8 @@ def test_a_fixed_chunk_takes_no_account_of_time() -> None:
     limits = make_limits(max_step_ms=1, max_num_seqs=16, fixed_chunk_tokens=40)
     budget = StepBudget(limits, StepModel(times_of(limits)))
     assert budget.prefill_rows(0.001, NO_WORK, 0) == budget.prefill_rows(None, NO_WORK, 0) == 32
+    coarse = replace(limits, buckets=replace(limits.buckets, prefill_tokens=(64,), mixed_prefill_tokens=(64,)))
+    assert StepBudget(coarse, StepModel(times_of(limits))).prefill_rows(None, NO_WORK, 0) == 32  # no program is so small
     scheduler = Scheduler(make_limits(fixed_chunk_tokens=16))
     scheduler.submit(make_submit(1, (5,) * 40, max_tokens=4))
     assert [text_of(plan_of(scheduler)) for _ in range(3)] == ["1:0-15", "1:16-31", "1:32-39!"]
