@@ -105,6 +105,18 @@ def test_tokens_that_are_due_are_not_put_off() -> None:
         assert bool(cut_steps(bench)) == is_cut
 
 
+def test_it_is_enough_that_tokens_are_likely_in_time() -> None:
+    """A step that is late once in a hundred times, and then by a second, is no reason to let newcomers wait."""
+    bench = bench_of()
+    model = bench.scheduler._interrupts._model
+    assert model is not None
+    bench.scheduler._pace.learn = lambda step, *, dispatched_ns, done_ns: None
+    model.delay_s, model.likely_delay_s = 1.0, 0.0
+    bench.scheduler.set_policies([TenantPolicy(tenant_id=name, tpot_s={"slow": 0.05}) for name in ("quiet", "noisy")])
+    bench.run([submit(100, "noisy", "slow", 0, 16, 12), submit(1, "quiet", "fast", 175, 16, 2)])
+    assert cut_steps(bench)
+
+
 # ---- what it costs
 
 
