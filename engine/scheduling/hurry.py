@@ -20,8 +20,10 @@ ON_TIME_PART = 0.8
 LOST_TIMES = 3.0
 """Who would be so many times too late at the best rate is lost, and hurries nobody: where too much comes for long, longer gaps would help
 no one."""
-MAKES_UP_PART = 0.15
-"""Of the tokens that a stream has to come: so many targets it may be behind, as its later tokens come quicker."""
+BURST_TOKENS = 8
+"""A stream that has no more to come may end before steps are short again, and makes up for nothing."""
+MAKES_UP_PART = 0.2
+"""Of the tokens that a stream has to come beyond these: so many targets it may be behind, as they come quicker."""
 
 
 def pressed(prompts: Iterable[Sequence], start_ns: int, tokens_per_s: float, best_tokens_per_s: float) -> Sequence | None:
@@ -44,7 +46,7 @@ def tokens_of(prompt: Sequence) -> int:
 def behind_ns(decode: Sequence) -> int:
     """How far a stream may fall behind its target's mean, by what its tenant's recent outputs make likely to come."""
     left = min(decode.expected_tokens, decode.max_tokens) - len(decode.tokens)
-    return round(MAKES_UP_PART * max(0, left) * decode.tpot_ns)
+    return round(MAKES_UP_PART * max(0, left - BURST_TOKENS) * decode.tpot_ns)
 
 
 class Hurry:
