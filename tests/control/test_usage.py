@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+import structlog
 from httpx import ASGITransport, AsyncClient
 from litestar import Litestar
 from sqlalchemy import select
@@ -21,6 +22,7 @@ from appliance.db.database import Database
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
 from appliance.domain.tenants.usage_controller import UsageAnswer, UsageRow, UsageTotals, usage_csv
+from appliance.domain.usage import recorder as recorder_module
 from appliance.domain.usage.decisions import Batch, Counts, UsageKey
 from appliance.domain.usage.models import UsageHour, UsageMinute
 from appliance.domain.usage.recorder import UsageRecorder
@@ -141,14 +143,20 @@ def test_a_full_spool_loses_batches_and_not_the_disk(tmp_path):
 
 @contextmanager
 def full_disk(file_bytes: int = 0) -> Iterator[None]:
-    """No file grows beyond so many bytes: of what is written the part that fits is taken, and then nothing. Use it with `capsys`: else
-    pytest keeps what is logged in a file."""
+    """No file grows beyond so many bytes: of what is written the part that fits is taken, and then nothing. Use it with `log_in_memory`:
+    pytest keeps in a file what is logged."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def log_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an earlier test made of logging."""
+    monkeypatch.setattr(recorder_module, "log", structlog.wrap_logger(structlog.PrintLogger(io.StringIO())))
 
 
 def test_of_a_line_that_does_not_fit_on_the_disk_nothing_is_left(tmp_path):
@@ -170,7 +178,7 @@ def test_of_a_line_that_does_not_fit_on_the_disk_nothing_is_left(tmp_path):
     assert [(batch.number, batch.rows[0][1].requests) for batch in read] == [(1, 1), (3, 1), (4, 2)]
 
 
-@pytest.mark.usefixtures("capsys")
+@pytest.mark.usefixtures("log_in_memory")
 async def test_usage_that_the_disk_does_not_take_costs_no_files_and_is_written_at_once_or_when_there_is_room(control, recorder, tmp_path):
     is_on_that_disk = control.store.database.engine.dialect.name == "sqlite"
     recorder.note(report())
@@ -212,7 +220,7 @@ async def test_tokens_of_the_day_and_the_month_are_read_by_tenant_and_by_key(con
         assert await read_spent(session, "tenant", NOW + timedelta(days=1)) == {"initech": (15, 15)}, "of April; the first of May is not"
 
 
-@pytest.mark.usefixtures("capsys")
+@pytest.mark.usefixtures("log_in_memory")
 async def test_usage_goes_on_without_the_database_and_without_the_disk_and_is_written_when_it_is_back(postgres_server, tmp_path, wall):
     host, _, port = postgres_server.rpartition("@")[2].partition(":")
     admin = await asyncpg.connect(f"{postgres_server}/postgres")
