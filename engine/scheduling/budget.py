@@ -86,7 +86,7 @@ class StepBudget:
     ) -> int | None:
         """The most prefill rows beside decodes that are this work and bound the step by `token_limit_s`, when the first chunk follows
         `context` tokens: whole query blocks, at least one. Or the `wanted_tokens` of the first prompt, where the rest of them would cost it
-        a step more. `is_fast`: of the fast lane. None: no bound.
+        a step more, and tokens that are due are likely in time (else they surely are). `is_fast`: of the fast lane. None: no bound.
 
         The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
         """
@@ -108,8 +108,10 @@ class StepBudget:
             return in_time or likely_s <= progress_s
 
         best = max((size for size in seconds if fits(*seconds[size])), default=compiled[0])
-        # a program that does not compute its padding may be filled in part
-        for size in range(best + QUERY_BLOCK_TOKENS, min([size for size in compiled if size > best], default=0), QUERY_BLOCK_TOKENS):
+        # A program that does not compute its padding may be filled in part. Not for the fast lane, whose limit is twice as long: steps
+        # that always fill it would make the next short prompt wait longer, and a flood of them all others.
+        above = 0 if is_fast else min([size for size in compiled if size > best], default=0)
+        for size in range(best + QUERY_BLOCK_TOKENS, above, QUERY_BLOCK_TOKENS):
             seconds[size] = self._seconds(model, size, work, context)
             if not fits(*seconds[size]):
                 break
@@ -131,17 +133,9 @@ class StepBudget:
         return in_time and size / likely_s >= LONGER_STEP_GAIN * best / seconds[best][1]
 
     @property
-    def foretells(self) -> bool:
-        """There is a model."""
-        return self._model is not None
-
-    def prefill_rate(self, decodes: Collection[Sequence], limit_s: float | None, *, wanted_tokens: int, is_fast: bool) -> float:
-        """Tokens of prompts a second, on average, in a step with these decodes that should take no longer than `limit_s`; there are
-        so many."""
-        assert self._model is not None, "nothing is foretold without a model"
-        work = work_of_decodes(decodes)
-        size = self.prefill_rows(limit_s, work, 0, is_fast=is_fast) or self._limits.buckets.prefill_capacity(len(decodes))
-        return min(size, wanted_tokens) / self._seconds(self._model, size, work, 0)[1]
+    def pays_padding(self) -> bool:
+        """A program takes as long however few of its prefill rows are filled, as far as is known."""
+        return self._model is None or not self._model.times.prefill_token_s
 
     def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> tuple[float, float]:
         """With a chunk of so many tokens: what 99 of 100 such steps stay below, as a token that is due needs, and what 9 of 10 do, which
@@ -168,19 +162,18 @@ def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
     return suggested
 
 
-def due_ns(sequence: Sequence, start_ns: int, *, behind_ns: int = 0) -> int:
+def due_ns(sequence: Sequence, start_ns: int) -> int:
     """When its next token is due, in a step that starts when the steps in flight are done: they may draw one, too."""
-    return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns, behind_ns=behind_ns)
+    return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns)
 
 
-def next_due_ns(sequence: Sequence, last_token_ns: int, *, behind_ns: int = 0) -> int:
-    """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not, or
-    the stream may be so far behind it."""
+def next_due_ns(sequence: Sequence, last_token_ns: int) -> int:
+    """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not."""
     if not sequence.tpot_ns:
         return last_token_ns + PATIENT_GAP_NS
     tpot_ns = sequence.tpot_ns
     gaps = len(sequence.tokens) + sequence.in_flight_samples - sequence.prompt_tokens
-    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns + behind_ns, last_token_ns + tpot_ns
+    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns, last_token_ns + tpot_ns
     # comparisons, because this is asked of every decode row of every step
     if by_mean_ns <= by_gap_ns:
         return by_gap_ns

@@ -10,7 +10,7 @@ from engine.scheduling.request import Sequence
 from engine.scheduling.tenants import Accounts
 from engine.wire import LANES
 
-JUMP_BEFORE_NS = 400_000_000
+JUMP_BEFORE_NS = 250_000_000
 """A first token that is due so soon may jump the order of the counters,"""
 JUMP_DEBT = 256.0
 """while its tenant is inside its contract and was served at most so many virtual tokens more than the least served one."""

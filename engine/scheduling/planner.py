@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from engine.scheduling.budget import StepBudget
 from engine.scheduling.draft import Draft
-from engine.scheduling.hurry import Hurry
 from engine.scheduling.kv_memory import Match
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster, is_protected
@@ -39,7 +38,6 @@ class Planner:
         self._memory = roster.memory
         self._policy = roster.queue
         self._budget = budget
-        self._hurry = Hurry(roster, budget)
 
     def draft(self, now_ns: int, *, ahead_s: float, is_idle: bool, lone_first: bool, lone_possible: bool) -> Draft:
         """The next step's rows; an empty draft when nothing can run before the steps in flight are committed, which
@@ -53,7 +51,7 @@ class Planner:
             self._roster.clear_the_way()
             self._make_way(now_ns)
         if not lone_possible:
-            draft = self._fill(Draft(self._limits), now_ns, start_ns, may_hurry=True)
+            draft = self._fill(Draft(self._limits), now_ns, start_ns)
         else:
             draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, start_ns)
             if draft.is_empty:
@@ -71,23 +69,22 @@ class Planner:
             sequence, self._memory.missing_pages(sequence, self._roster.expected_tokens(sequence), match)
         )
 
-    def _fill(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool = False) -> Draft:
+    def _fill(self, draft: Draft, now_ns: int, start_ns: int) -> Draft:
         if not draft.lone:
-            self._plan_decodes(draft, now_ns, start_ns, may_hurry=may_hurry)
+            self._plan_decodes(draft, start_ns)
         self._plan_prefills(draft, now_ns)
-        if draft.prefills and self._limits.enable_chunked_prefill:
+        if draft.prefills and self._limits.enable_chunked_prefill and self._budget.pays_padding:
             draft.trim()
         return draft
 
     # ---- decodes
 
-    def _plan_decodes(self, draft: Draft, now_ns: int, start_ns: int, *, may_hurry: bool) -> None:
+    def _plan_decodes(self, draft: Draft, start_ns: int) -> None:
         by_claim = self._roster.by_claim()
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
         outside = self._roster.accounts.outside_contract([sequence.submit.tenant_id for sequence in decodes], start_ns)
         chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=self._has_fast_work(), outside_contract=outside)
-        token_limit_s = self._budget.token_limit_s(chosen, start_ns)
-        draft.token_limit_s = self._hurry.token_limit_s(chosen, token_limit_s, start_ns, now_ns) if may_hurry else token_limit_s
+        draft.token_limit_s = self._budget.token_limit_s(chosen, start_ns)
         self._add_decodes(draft, chosen, by_claim)
 
     def _add_decodes(self, draft: Draft, decodes: Iterable[Sequence], victims: list[Sequence]) -> None:
@@ -97,7 +94,7 @@ class Planner:
                 draft.add_decode(sequence)
 
     def _add_waiting_decodes(self, draft: Draft) -> None:
-        """Whoever they were left out for can not start, and the device would stand still until they are due: on a machine whose every step
+        """Whoever they stayed out for can not start, and the device would stand still until they are due: on a machine whose every step
         is longer than the step limit, no decode is within it."""
         by_claim = self._roster.by_claim()
         self._add_decodes(draft, [sequence for sequence in by_claim if sequence.wants_decode], by_claim)

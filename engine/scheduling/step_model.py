@@ -146,7 +146,9 @@ def _unit_s(probes: Sequence[Probe], units: _Units) -> float:
     within = [_slope(probe, full[probe.bucket], units) for probe in probes if probe is not full[probe.bucket]]
     if not within:
         return 0.0
-    between_s = median([_slope(few, many, units) for few, many in combinations(sorted(full.values(), key=_size), 2)] or within)
+    pairs = combinations(sorted(full.values(), key=_size), 2)
+    between = [_slope(few, many, units) for few, many in pairs if units(many.work) > units(few.work)]  # else the limits cut both alike
+    between_s = median(between or within)
     return between_s if within[0] > PADDING_SHARE * between_s else 0.0
 
 

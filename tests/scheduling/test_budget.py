@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from engine.scheduling.budget import StepBudget, suggest_fast_prompt_tokens
 from engine.scheduling.lanes import rules_of
 from engine.scheduling.request import Sequence
@@ -187,11 +189,34 @@ def test_a_prompt_of_the_fast_lane_is_not_cut_where_the_rest_would_take_longer()
     times = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
     budget = StepBudget(replace(limits, max_step_ms=8), StepModel(times))  # twice as much for the fast lane: 64 rows take 16.4 ms
     assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 64
-    assert budget.prefill_rows(0.016, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 48
+    assert budget.prefill_rows(0.016, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 32
     assert (
         budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=128, is_fast=True) == 128
     )  # 22.8 ms: less than 14.8 and 11.6 for one more step
     assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=128) == 32
+
+
+@pytest.mark.parametrize(("costs", "planned"), [("rows", 48), ("programs", 32)])
+def test_a_chunk_is_not_cut_back_to_a_smaller_program_where_padding_costs_nothing(costs: str, planned: int) -> None:
+    """48 rows of 128 leave more padding than a step that computes it may have."""
+    limits = make_limits(max_num_batched_tokens=128, max_model_len=128, max_step_ms=15, scheduling_policy="vtc")
+    if costs == "rows":
+        times = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
+    else:
+        times = StepTimes({bucket: 0.01 + 1e-4 * bucket.prefill_tokens for bucket in limits.buckets.all()})
+    scheduler = Scheduler(limits, model=StepModel(times))
+    scheduler.set_policies([TenantPolicy(tenant_id="a"), TenantPolicy(tenant_id="b")])
+    scheduler.submit(make_submit(1, (5,) * 100, lane="slow", max_tokens=4))
+    assert len(plan_of(scheduler).prefills[0].tokens) == planned
+
+
+def test_for_the_end_of_a_prompt_it_is_enough_that_due_tokens_are_likely_in_time() -> None:
+    """64 rows take 16.4 ms; one step in a hundred takes 10 ms more."""
+    limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128)
+    model = StepModel(StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4), delay_s=0.01)
+    budget = StepBudget(replace(limits, max_step_ms=8), model)
+    assert budget.prefill_rows(0.017, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 64
+    assert budget.prefill_rows(0.017, NO_WORK, 0, wanted_tokens=128, is_fast=True) == 32
 
 
 def test_a_decode_of_a_tenant_outside_its_contract_is_as_patient_as_another_lanes() -> None:

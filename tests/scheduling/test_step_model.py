@@ -87,6 +87,14 @@ def test_a_row_costs_the_median_of_what_programs_say_and_of_one_program_what_hal
     assert fit_step_times(full_steps[-1:], [rows(Bucket(32, 0), 16, 0.017)], ()).decode_row_s == pytest.approx(0.0005)
 
 
+def test_programs_that_the_limits_cut_alike_say_nothing_of_a_row() -> None:
+    """There are 4 slots, so d8 to d64 were full with 4 rows; they differ by noise alone."""
+    seconds = {2: 0.0110, 4: 0.0120, 8: 0.0121, 16: 0.0120, 32: 0.0123, 64: 0.0124}
+    full_steps = [rows(Bucket(size, 0), min(size, 4), value) for size, value in seconds.items()]
+    times = fit_step_times(full_steps, [rows(Bucket(64, 0), 2, 0.0113)], ())
+    assert times.decode_row_s == pytest.approx(0.00055, rel=0.2)
+
+
 def test_without_other_probes_and_with_disturbed_ones_no_term_is_negative() -> None:
     assert fit_step_times([Probe(SMALL, NO_WORK, 0.01)], (), ()) == StepTimes({SMALL: 0.01})
     work = Work(decode_rows=8, decode_context=16)
