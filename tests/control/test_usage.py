@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import resource
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,6 @@ from appliance.db.database import Database
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
 from appliance.domain.tenants.usage_controller import UsageAnswer, UsageRow, UsageTotals, usage_csv
-from appliance.domain.usage import recorder as recorder_module
 from appliance.domain.usage.decisions import Batch, Counts, UsageKey
 from appliance.domain.usage.models import UsageHour, UsageMinute
 from appliance.domain.usage.recorder import UsageRecorder
@@ -155,8 +155,11 @@ def full_disk(file_bytes: int = 0) -> Iterator[None]:
 
 @pytest.fixture
 def log_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever an earlier test made of logging."""
-    monkeypatch.setattr(recorder_module, "log", structlog.wrap_logger(structlog.PrintLogger(io.StringIO())))
+    """Of every module: which of their loggers an earlier test had bound to pytest's file is not known."""
+    in_memory = structlog.wrap_logger(structlog.PrintLogger(io.StringIO()))
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith("appliance.") and hasattr(module, "log"):
+            monkeypatch.setattr(module, "log", in_memory)
 
 
 def test_of_a_line_that_does_not_fit_on_the_disk_nothing_is_left(tmp_path):
