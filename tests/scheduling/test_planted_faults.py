@@ -35,10 +35,11 @@ class Property:
     broken_by: tuple[type[Scheduler], ...]
 
     def search(self, scheduler_type: type[Scheduler]) -> None:
-        """Raises what the first example raises that breaks it."""
+        """Raises what the first example raises that breaks it. What is drawn depends on the constants of all modules that are imported, so
+        there are more examples than any fault needed so far."""
 
         @settings(
-            max_examples=400,
+            max_examples=2_000,
             phases=(Phase.generate,),
             derandomize=True,
             database=None,
