@@ -86,7 +86,7 @@ HURRIED = Stage(
     name="tier interactive beside four tenants of tier standard, all with short prompts",
     askers=(
         Asker(tenant="hurried", prompt_tokens=150, output_tokens=8, every_s=0.32),
-        *(Asker(tenant=f"calm{number}", tier="standard", prompt_tokens=400, output_tokens=8, in_flight=2) for number in range(4)),
+        *(Asker(tenant=f"calm{number}", tier="standard", prompt_tokens=480, output_tokens=8, in_flight=2) for number in range(4)),
     ),
 )
 CROWDED = Stage(
