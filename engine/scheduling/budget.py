@@ -90,8 +90,7 @@ class StepBudget:
 
         The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
         """
-        if self._limits.fixed_chunk_tokens:
-            fixed_tokens = self._limits.fixed_chunk_tokens
+        if fixed_tokens := self._limits.fixed_chunk_tokens:
             compiled_tokens = self._limits.buckets.prefill_below(work.decode_rows, fixed_tokens)
             return compiled_tokens or fixed_tokens // QUERY_BLOCK_TOKENS * QUERY_BLOCK_TOKENS
         step_s = self._max_step_s * (FAST_STEP_RATIO if is_fast else 1) if is_shared else 0.0
@@ -119,9 +118,10 @@ class StepBudget:
         if step_s and not is_fast:
             longer = [size for size in compiled if size > best and self._is_worth_longer(size, best, seconds, step_s, token_limit_s)]
             best = max(longer, default=best)
-        is_due = wanted > 0 and token_limit_s is not None and seconds[wanted][1] > token_limit_s
-        if is_fast and wanted > best and not is_due and seconds[wanted][1] <= seconds[best][1] + seconds[compiled[0]][1]:
-            return wanted  # the rest in a step of its own would take longer, for it and for everybody
+        if is_fast and wanted > best:
+            in_two_steps_s = seconds[best][1] + seconds[compiled[0]][1]
+            if seconds[wanted][1] <= (in_two_steps_s if token_limit_s is None else min(in_two_steps_s, token_limit_s)):
+                return wanted  # the rest in a step of its own would take longer, for it and for everybody
         return best
 
     def _is_worth_longer(

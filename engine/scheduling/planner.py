@@ -50,12 +50,9 @@ class Planner:
         if self._policy.is_fair:
             self._roster.clear_the_way()
             self._make_way(now_ns)
-        if not lone_possible:
-            draft = self._fill(Draft(self._limits), now_ns, start_ns)
-        else:
-            draft = self._fill(Draft(self._limits, lone=lone_first), now_ns, start_ns)
-            if draft.is_empty:
-                draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
+        draft = self._fill(Draft(self._limits, lone=lone_possible and lone_first), now_ns, start_ns)
+        if draft.is_empty and lone_possible:
+            draft = self._fill(Draft(self._limits, lone=not lone_first), now_ns, start_ns)
         if draft.is_empty and is_idle:
             self._add_waiting_decodes(draft := Draft(self._limits))
         return draft

@@ -8,7 +8,7 @@ ratio that small steps taught, it made large ones seem twice as long, and chunks
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median
@@ -124,11 +124,11 @@ def fit_step_times(full: Sequence[Probe], halves: Sequence[Probe], deep: Sequenc
         prefill_pair_s=_context_s(full, deep, lambda work: work.prefill_pairs),
         decode_context_s=_context_s(full, deep, lambda work: work.decode_context),
     )
-    plain = [replace(probe, seconds=probe.seconds - context.seconds(probe.bucket, probe.work)) for probe in (*full, *halves)]
+    plain, plain_halves = ([_without(context, probe) for probe in probes] for probes in (full, halves))
     slopes = replace(
         context,
-        prefill_token_s=_unit_s([probe for probe in plain if not probe.bucket.decode_rows], lambda work: work.prefill_tokens),
-        decode_row_s=_unit_s([probe for probe in plain if not probe.bucket.prefill_tokens], lambda work: work.decode_rows),
+        prefill_token_s=_unit_s([p for p in plain if not p.bucket.decode_rows], plain_halves, lambda work: work.prefill_tokens),
+        decode_row_s=_unit_s([p for p in plain if not p.bucket.prefill_tokens], plain_halves, lambda work: work.decode_rows),
     )
     base: dict[Bucket, float] = {}
     for probe in full:
@@ -140,31 +140,29 @@ def fit_step_times(full: Sequence[Probe], halves: Sequence[Probe], deep: Sequenc
 type _Units = Callable[[Work], int]
 
 
-def _unit_s(probes: Sequence[Probe], units: _Units) -> float:
-    """Seconds a row, of steps that differ by their rows: full ones, and the half one of a program."""
-    full = {bucket: max((p for p in probes if p.bucket == bucket), key=lambda p: units(p.work)) for bucket in {p.bucket for p in probes}}
-    within = [_slope(probe, full[probe.bucket], units) for probe in probes if probe is not full[probe.bucket]]
+def _without(context: StepTimes, probe: Probe) -> Probe:
+    return replace(probe, seconds=probe.seconds - context.seconds(probe.bucket, probe.work))
+
+
+def _unit_s(full: Sequence[Probe], halves: Sequence[Probe], units: _Units) -> float:
+    """Seconds a row, of full steps of programs and the half one of one of them."""
+    within = _slopes(((half, whole) for half in halves for whole in full if half.bucket == whole.bucket), units)
     if not within:
         return 0.0
-    pairs = combinations(sorted(full.values(), key=_size), 2)
-    between = [_slope(few, many, units) for few, many in pairs if units(many.work) > units(few.work)]  # else the limits cut both alike
+    between = _slopes(combinations(sorted(full, key=lambda probe: units(probe.work)), 2), units)
     between_s = median(between or within)
     return between_s if within[0] > PADDING_SHARE * between_s else 0.0
 
 
 def _context_s(full: Sequence[Probe], deep: Sequence[Probe], units: _Units) -> float:
     """Seconds a unit that only context makes more."""
-    pairs = [(whole, far) for far in deep for whole in full if whole.bucket == far.bucket and units(far.work) > units(whole.work)]
-    return max([_slope(whole, far, units) for whole, far in pairs], default=0.0)
+    return max(_slopes(((whole, far) for far in deep for whole in full if whole.bucket == far.bucket), units), default=0.0)
 
 
-def _size(probe: Probe) -> int:
-    return probe.bucket.decode_rows + probe.bucket.prefill_tokens
-
-
-def _slope(few: Probe, many: Probe, units: _Units) -> float:
-    """Seconds a unit; never negative."""
-    return max(0.0, (many.seconds - few.seconds) / max(1, units(many.work) - units(few.work)))
+def _slopes(pairs: Iterable[tuple[Probe, Probe]], units: _Units) -> list[float]:
+    """Seconds a unit, of pairs of which the second has more (limits may have cut both alike); never negative."""
+    grown = [(few, many, units(many.work) - units(few.work)) for few, many in pairs]
+    return [max(0.0, (many.seconds - few.seconds) / more) for few, many, more in grown if more > 0]
 
 
 def _holds(other: Bucket, bucket: Bucket) -> bool:
