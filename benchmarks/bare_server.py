@@ -6,10 +6,10 @@ Whatever is posted, it submits a prompt of a fixed length to a fake engine and a
 no key, no limits, no admission, no metrics, no log.
 """
 
+import argparse
 import asyncio
 import itertools
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -89,8 +89,13 @@ async def serve(port: int, export_dir: str) -> None:
 
 
 def main() -> None:
-    port, export_dir = sys.argv[1:]
-    uvloop.run(serve(int(port), export_dir))
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bare_server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("port", type=int)
+    parser.add_argument("export_dir", help="folder for what the control plane reads of the model")
+    arguments = parser.parse_args()
+    uvloop.run(serve(arguments.port, arguments.export_dir))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ What goes on without metrics: limits, admission, usage, the step ledger, `explai
 call more at each place, on and off alike.
 """
 
+import argparse
 import os
 import threading
 import time
@@ -65,11 +66,18 @@ class Switch:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.switched_server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of `fairlane`")
+    arguments = parser.parse_args().arguments
+    if not os.environ.get(VARIABLE):
+        parser.error(f"{VARIABLE} names no file")
     switch = Switch(Path(os.environ[VARIABLE]))
     for owner, name, answer in COUNTING:
         setattr(owner, name, switch.around(getattr(owner, name), answer))
     switch.start()
-    cli()
+    cli(arguments)
 
 
 if __name__ == "__main__":

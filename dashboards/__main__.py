@@ -1,5 +1,10 @@
-"""`python -m dashboards`: write json/ anew."""
+"""Write the dashboards of json/ anew: a file for each page, and none that no page has any more.
 
+usage: python -m dashboards
+"""
+
+import argparse
+import sys
 from pathlib import Path
 
 from dashboards.build import dashboard_json
@@ -8,7 +13,18 @@ from dashboards.pages import PAGES
 FOLDER = Path(__file__).parent / "json"
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m dashboards", description=(__doc__ or "").splitlines()[0])
+    parser.parse_args(arguments)
+    try:
+        write()
+    except OSError as error:
+        print(f"{FOLDER} can not be written: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def write() -> None:
     """Write a file for each page, and remove those that no page has any more."""
     wanted = {FOLDER / f"{page.uid}.json": dashboard_json(page) for page in PAGES}
     FOLDER.mkdir(exist_ok=True)
@@ -21,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Loads the reference numbers of `tests/fixtures/reference`, made by `benchmarks/reference/make_reference.py`."""
+"""Loads the reference numbers of `tests/fixtures/reference`, made by `python -m benchmarks.reference.make_reference`."""
 
 import json
 from collections.abc import Sequence

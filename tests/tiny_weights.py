@@ -1,6 +1,6 @@
 """Random weights of tiny models, one a family, the same on every machine: numpy's frozen generator, nothing else.
 
-Used by our tests and by `benchmarks/reference/make_reference.py`, which runs on an older Python with torch: both sides
+Used by our tests and by `python -m benchmarks.reference.make_reference`, which runs on an older Python with torch: both sides
 read the same Hugging Face folder. Imports neither the engine nor jax.
 """
 

@@ -6,6 +6,7 @@ one. Unknown fields are findings. It needs kubectl, which renders; no cluster.
 
 # pyright: reportMissingImports=false
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,12 +68,14 @@ def missing(given: object, read: object, path: str = "") -> Iterator[str]:
             return
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.check_k8s", description=(__doc__ or "").splitlines()[0])
+    parser.parse_args(arguments)
     manifests = [manifest for folder in FOLDERS for manifest in rendered(folder)]
     found = [f"{each['kind']} {each['metadata']['name']}: {finding}" for each in manifests for finding in findings(each)]
     print("\n".join(found) or f"{len(manifests)} manifests: fine")
-    return bool(found)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -3,6 +3,7 @@
 `python -m tools.check_locks` prints each finding and ends with 1 if there is one; `make lock` is the cure.
 """
 
+import argparse
 import re
 import sys
 import tomllib
@@ -69,7 +70,13 @@ def check(root: Path) -> list[str]:
     return found
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.check_locks", description=(__doc__ or "").splitlines()[0])
+    parser.parse_args(arguments)
     problems = check(Path())
     print("\n".join(problems) or "lock files: fine")
-    sys.exit(bool(problems))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

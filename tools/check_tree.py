@@ -3,6 +3,7 @@
 `python -m tools.check_tree` prints each finding as `path:line: what` and ends with 1 if there is one.
 """
 
+import argparse
 import re
 import subprocess
 import sys
@@ -54,7 +55,13 @@ def tracked_files() -> list[Path]:
     return [path for name in names.split("\0") if name and (path := Path(name)).is_file()]
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.check_tree", description=(__doc__ or "").splitlines()[0])
+    parser.parse_args(arguments)
     problems = check(tracked_files())
     print("\n".join(problems) or "tracked files: fine")
-    sys.exit(bool(problems))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,6 +3,8 @@
 `python -m tools.prometheus_rule` writes it; a test compares.
 """
 
+import argparse
+import sys
 from pathlib import Path
 
 import yaml
@@ -25,5 +27,16 @@ def prometheus_rule() -> str:
     return HEAD + yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=130)
 
 
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.prometheus_rule", description=(__doc__ or "").splitlines()[0])
+    parser.parse_args(arguments)
+    try:
+        OUT_PATH.write_text(prometheus_rule())
+    except OSError as error:
+        print(f"{OUT_PATH} can not be written: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    OUT_PATH.write_text(prometheus_rule())
+    sys.exit(main(sys.argv[1:]))

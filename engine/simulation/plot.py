@@ -1,5 +1,6 @@
 """`python -m engine.simulation.plot FILE.png < report.json`: what each tenant got. Apart, because it alone needs matplotlib."""
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,5 +89,14 @@ def _loads(axes: Axes, more: HowManyMore, load: float) -> None:
     axes.set_xlabel("load, of capacity")
 
 
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m engine.simulation.plot", description="Draw what each tenant got.")
+    parser.add_argument(
+        "path", type=Path, help="FILE.png to write; the report (`fairlane simulate --json -`) is read from the standard input"
+    )
+    path = parser.parse_args(arguments).path
+    save(draw(msgspec.json.decode(sys.stdin.buffer.read(), type=Report)), path)
+
+
 if __name__ == "__main__":
-    save(draw(msgspec.json.decode(sys.stdin.buffer.read(), type=Report)), Path(sys.argv[1]))
+    main(sys.argv[1:])

@@ -40,7 +40,7 @@ def test_a_lock_behind_pyproject_is_found():
     assert "not in the lock" in requirement_findings("x", pins(PINNED), [Requirement("numpy")])[0]
 
 
-@pytest.mark.parametrize("root", ["benchmarks", "tools"])
+@pytest.mark.parametrize("root", ["benchmarks", "dashboards", "engine", "tests/ui", "tools"])
 def test_a_program_is_named_in_its_usage_as_it_is_started(root: str):
     """Python before 3.14 calls it `__main__.py`, which is none that anybody could start."""
     for path in (ROOT / root).rglob("*.py"):

@@ -1,8 +1,8 @@
 """`make screenshots`: every page of a busy appliance, light and dark, desktop and phone, into var/screenshots."""
 
+import argparse
 import random
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -115,4 +115,6 @@ def take(page: Page, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "var" / "screenshots")
+    parser = argparse.ArgumentParser(prog="python -m tests.ui.screenshots", description=(__doc__ or "").partition(": ")[2])
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "var" / "screenshots")
+    main(parser.parse_args().folder)

@@ -4,6 +4,7 @@ The file's name carries the jaxlib version (a library made for newer headers is 
 of the sources, so that what is found is what would be built.
 """
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -121,12 +122,14 @@ def _writable_dir() -> Path:
     return package_dir if os.access(package_dir, os.W_OK) else cache_dir()
 
 
-def main() -> int:
-    found = None if "--force" in sys.argv[1:] else find_library()
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m engine.kernels.cpu.build", description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("--force", action="store_true", help="build anew where there is a library of these sources")
+    found = None if parser.parse_args(arguments).force else find_library()
     result = found or build()
     sys.stdout.write(f"{result.reason if isinstance(result, BuildFailed) else result}\n")
     return 1 if isinstance(result, BuildFailed) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
