@@ -268,6 +268,7 @@ def _build(
                 are_engines_up=engines.are_up,
                 is_degraded=lambda: bool(control.directory.flaw),
                 unwritten_s=lambda: usage.unwritten_s,
+                num_usage_lost=lambda: usage.num_lost,
             )
         )
     )

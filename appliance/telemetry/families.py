@@ -199,6 +199,7 @@ ENGINE_STARTS = Family(
 ENGINE_UP = Family("engine_up", "gauge", "1 while an engine takes requests of its lanes.", ("engine",))
 DEGRADED = Family("database_degraded", "gauge", "1 while the database does not answer, or takes no writes.", ())
 UNWRITTEN = Family("usage_unwritten_seconds", "gauge", "Age of the oldest usage that is not in the database yet.", ())
+USAGE_LOST = Family("usage_lost_requests", "counter", "Requests whose usage is lost: nothing had room for it any more.", ())
 LOOP_LAG = Family(
     "event_loop_lag_seconds", "histogram", "How late the control plane's event loop woke from a sleep of 0.1 s.", (), TOKEN_GRID_S
 )
@@ -225,6 +226,6 @@ FAMILIES = (
     SLO_REQUESTS, SLO_TARGET, SLO_OBJECTIVE, SLO_ATTAINMENT, SLO_BUDGET, SLO_BURN, TAIL_SECONDS, INTERFERENCE, UNEXPLAINED,
     RUNNING, QUEUED, QUEUE_OLDEST, KV_PAGES, KV_SLOT_USE, PREEMPTIONS, RECOMPUTED, PREFIX_QUERIES, PREFIX_HITS, PAD_TOKENS, STEP_TOKENS,
     EVICTIONS, COPIED_PAGES, SWAPPED_PAGES, COMPILES, STEP, BUSY, ROUND_TRIP, STEP_MODEL_ERROR, STARTUP, BACKEND,
-    READY, ENGINE_STARTS, ENGINE_UP, DEGRADED, UNWRITTEN,
+    READY, ENGINE_STARTS, ENGINE_UP, DEGRADED, UNWRITTEN, USAGE_LOST,
     LOOP_LAG, PROCESS_CPU, PROCESS_MEMORY, GPU_USE, GPU_MEMORY, GPU_MEMORY_TOTAL, PRICE, TRACES, MISMATCHES,
 )  # fmt: skip

@@ -166,17 +166,29 @@ OVERVIEW = Page(
                         "Cores in use. An engine at all cores is at work; a control plane near 1 core is the bottleneck of its streams."
                     ),
                     unit="short",
+                    width=8,
                     queries=(Query("sum by (process) (rate(fairlane_process_cpu_seconds_total[$__rate_interval]))", "{{process}}"),),
                 ),
                 Panel(
                     title="Control plane: lag, unwritten usage, database",
                     description="Event loop lag P99, age of usage not yet in the database, and 1 while the database does not answer.",
                     unit="s",
+                    width=8,
                     queries=(
                         Query(quantile(0.99, "fairlane_event_loop_lag_seconds"), "event loop lag P99"),
                         Query("max(fairlane_usage_unwritten_seconds)", "unwritten usage"),
                         Query("max(fairlane_database_degraded)", "database degraded"),
                     ),
+                ),
+                Panel(
+                    title="Usage lost",
+                    description=(
+                        "Requests of the last hour whose usage nothing had room for: no bill and no budget has it. Above 0: see "
+                        "FairlaneUsageLost."
+                    ),
+                    unit="short",
+                    width=8,
+                    queries=(Query("sum(increase(fairlane_usage_lost_requests_total[1h]))", "requests"),),
                 ),
             ),
         ),

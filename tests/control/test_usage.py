@@ -17,9 +17,11 @@ import pytest
 import structlog
 from httpx import ASGITransport, AsyncClient
 from litestar import Litestar
+from prometheus_client import CollectorRegistry
 from sqlalchemy import select
 
 from appliance.db.database import Database
+from appliance.domain.system.state import State, StateMetrics
 from appliance.domain.tenants.bootstrap import Control, open_control
 from appliance.domain.tenants.routes import admin_router
 from appliance.domain.tenants.usage_controller import UsageAnswer, UsageRow, UsageTotals, usage_csv
@@ -139,6 +141,7 @@ def test_a_full_spool_loses_batches_and_not_the_disk(tmp_path):
     for number in range(50):
         spool.append(Batch("w", number, [(UsageKey(0, "acme", "k", "m", "fast", "completed"), Counts(1))]))
     assert 0 < spool.path.stat().st_size <= 100
+    assert spool.num_lost == 50 - len(spool.read([spool.path]))
 
 
 @contextmanager
@@ -196,6 +199,28 @@ async def test_usage_that_the_disk_does_not_take_costs_no_files_and_is_written_a
     assert await recorder.flush() and recorder.unwritten_s == 0
     assert [row[3:] for row in await rows_of(control.store.database, UsageHour)] == [(41, 410, 205)]
     assert list((tmp_path / "spool").iterdir()) == []
+
+
+@pytest.mark.usefixtures("log_in_memory")
+async def test_usage_that_nothing_has_room_for_is_lost_and_counted(control, recorder, tmp_path, monkeypatch):
+    is_on_that_disk = control.store.database.engine.dialect.name == "sqlite"
+    monkeypatch.setattr("appliance.domain.usage.recorder.MAX_HELD_ROWS", 2)
+    state = State(
+        is_ready=lambda: True, num_engine_starts=dict, are_engines_up=dict, is_degraded=lambda: True,
+        unwritten_s=lambda: recorder.unwritten_s, num_usage_lost=lambda: recorder.num_lost,
+    )  # fmt: skip
+    registry = CollectorRegistry()
+    registry.register(StateMetrics(state))
+    shown: list[float | None] = []
+    with full_disk():
+        for _ in range(4):
+            recorder.note(report())
+            recorder.note(report())
+            assert await recorder.flush() != is_on_that_disk
+            shown.append(registry.get_sample_value("fairlane_usage_lost_requests_total"))
+    assert shown == ([0, 0, 2, 4] if is_on_that_disk else [0, 0, 0, 0])
+    assert await recorder.flush()
+    assert [row[3] for row in await rows_of(control.store.database, UsageHour)] == [8 - recorder.num_lost], "what was not lost is written"
 
 
 async def test_old_minutes_go_and_hours_stay(control, recorder):

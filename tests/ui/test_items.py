@@ -47,7 +47,8 @@ FACTS = {
     "/ui/usage": ("Export CSV", "By tenant", BUSY, "of it cached"),
     "/ui/audit": ("tenant.create", f"tenant:{BUSY}"),
     "/ui/health": (
-        "Engine heard", "takes requests", "Version", "sqlite, answers in", "Schema", "Usage not written yet", "Spool", "Last start",
+        "Engine heard", "takes requests", "Version", "sqlite, answers in", "Schema", "Usage not written yet", "Spool", "Usage lost",
+        "Last start",
         "compile",
         "Sums that must hold", "control plane", "engine 0",
     ),

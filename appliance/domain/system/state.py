@@ -21,6 +21,8 @@ class State:
     """The database does not answer."""
     unwritten_s: Callable[[], float]
     """Age of the oldest usage that is not in the database."""
+    num_usage_lost: Callable[[], int]
+    """Requests whose usage nothing had room for."""
 
 
 class StateMetrics(Collector):
@@ -46,3 +48,4 @@ class StateMetrics(Collector):
         yield ups
         yield GaugeMetricFamily(f.DEGRADED.full_name, f.DEGRADED.help, value=float(state.is_degraded()))
         yield GaugeMetricFamily(f.UNWRITTEN.full_name, f.UNWRITTEN.help, value=state.unwritten_s())
+        yield CounterMetricFamily(f"fairlane_{f.USAGE_LOST.name}", f.USAGE_LOST.help, value=state.num_usage_lost())

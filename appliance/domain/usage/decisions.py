@@ -46,6 +46,11 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     number: int
     rows: list[tuple[UsageKey, Counts]]
 
+    @property
+    def num_requests(self) -> int:
+        """Whose usage this is."""
+        return sum(counts.requests for _, counts in self.rows)
+
 
 def entry_of(report: RequestReport, model: str, wall_s: float) -> tuple[UsageKey, Counts]:
     """A settled request as an entry of the books."""

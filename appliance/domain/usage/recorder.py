@@ -27,7 +27,7 @@ FLUSH_EVERY_S = 1.0
 MAX_ROWS = 20_000
 """Rows in memory before they go to the spool without waiting for the next flush."""
 MAX_HELD_ROWS = 200_000
-"""Rows in memory that neither the database nor the disk takes; beyond it the oldest batches are lost (and counted in the log)."""
+"""Rows in memory that neither the database nor the disk takes; beyond it the oldest batches are lost (logged and counted)."""
 PRUNE_EVERY_S = 3_600.0
 REMIND_EVERY_S = 60.0
 """Of a disk that takes nothing, in the log."""
@@ -65,6 +65,8 @@ class UsageRecorder:
         """By number, upwards."""
         self._num_unjournaled = 0
         """Of the rows in memory: requests that the disk did not take."""
+        self._num_dropped = 0
+        """Requests of batches that were one too many for the memory."""
         self._told_s = -REMIND_EVERY_S
         self._flushing = asyncio.Lock()
         self._pruned_s = 0.0
@@ -92,6 +94,11 @@ class UsageRecorder:
     def spooled_bytes(self) -> int:
         """What waits on disk for the database, and would wait for it at the next start."""
         return self._spool.num_bytes
+
+    @property
+    def num_lost(self) -> int:
+        """Requests since the start whose usage nothing had room for. What goes with the process when it ends is in the log alone."""
+        return self._num_dropped + self._spool.num_lost
 
     async def flush(self) -> bool:
         """Write what was counted since the last time, and what is spooled. False where the database does not answer."""
@@ -182,8 +189,8 @@ class UsageRecorder:
                 self._let_go(number)
         while sum(len(held.batch.rows) for held in self._held.values()) > MAX_HELD_ROWS:
             number, oldest = next(iter(self._held.items()))
-            requests = sum(counts.requests for _, counts in oldest.batch.rows)
-            log.error("usage_lost", requests=requests, reason="neither the database nor the disk takes it")
+            self._num_dropped += oldest.batch.num_requests
+            log.error("usage_lost", requests=oldest.batch.num_requests, reason="neither the database nor the disk takes it")
             self._let_go(number)
 
     def _let_go(self, number: int) -> None:

@@ -20,7 +20,7 @@ from appliance.domain.usage.decisions import Batch, Counts, UsageKey, merged
 log = structlog.get_logger(__name__)
 
 MAX_SPOOL_BYTES = 256 * 1024 * 1024
-"""Beyond this, batches are lost (and counted in the log): some days of a busy server without its database."""
+"""Beyond this, batches are lost (logged and counted): some days of a busy server without its database."""
 
 APPENDS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
@@ -36,6 +36,8 @@ class Spool:
         self._max_bytes = max_bytes
         self._written_bytes = 0
         """In the database already, and still on a disk that lets nothing go."""
+        self.num_lost = 0
+        """Requests of the batches that were one too many."""
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -48,7 +50,8 @@ class Spool:
         line = msgspec.json.encode(batch) + b"\n"
         size = self.size(self.path)
         if size + len(line) > self._max_bytes:
-            log.error("usage_lost", requests=sum(counts.requests for _, counts in batch.rows), reason="the spool is full")
+            self.num_lost += batch.num_requests
+            log.error("usage_lost", requests=batch.num_requests, reason="the spool is full")
             return
         self._written_bytes = min(self._written_bytes, size)
         descriptor = os.open(self.path, APPENDS, 0o600)

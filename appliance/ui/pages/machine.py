@@ -111,6 +111,7 @@ class MachineController(Controller):
             "engine_starts": house.engines.num_starts(),
             "database": database,
             "unwritten_s": house.usage.unwritten_s,
+            "num_usage_lost": house.usage.num_lost,
             "spooled_bytes": house.usage.spooled_bytes,
             "sums": [(name, found) for name, read in house.telemetry.accounting.checks.items() if (found := read()) is not None],
             "processes": _processes(ui),
