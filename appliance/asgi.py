@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import random
@@ -88,6 +89,8 @@ ENGINE_COMMAND = (sys.executable, "-m", "engine", "run")
 RUN_FILE = "run.json"
 FLIGHT_FOLDER = "flight"
 SPOOL_FOLDER = "usage-spool"
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+"""Full, read-only, somebody else's."""
 SWEEP_EVERY_S = 1.0
 LAST_SEND_S = 2.0
 """What the collector gets to take the last traces."""
@@ -111,6 +114,12 @@ def serve(settings: Settings, engine_command: Sequence[str] = ENGINE_COMMAND) ->
         return 2 if isinstance(error, SettingsError) or (isinstance(error, StartFailed) and error.is_setting) else 1
     except ApplianceError as error:
         print(f"error: {error.message}", file=sys.stderr, flush=True)
+        return 1
+    except OSError as error:
+        if error.errno not in DISK_ERRORS or error.filename is None:
+            raise
+        remedy = "make room on its disk, or name another folder with --data-dir that is the appliance's user's to write"
+        print(f"error: {error.filename} can not be made ({error.strerror}): {remedy}", file=sys.stderr, flush=True)
         return 1
     return 0
 

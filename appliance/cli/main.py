@@ -27,7 +27,7 @@ from appliance.db.base import Base
 from appliance.db.database import Database
 from appliance.db.revision import Schema, SchemaState, migrate, read_schema, refuse_unless_current
 from appliance.domain.models import MODELS
-from appliance.domain.tenants.bootstrap import make_data_dir, seed
+from appliance.domain.tenants.bootstrap import make_data_dir, names_its_file, seed
 from appliance.errors import Unavailable
 from appliance.settings import sqlalchemy_url
 
@@ -79,7 +79,9 @@ def migrate_command(wait_s: float, data_dir: str | None, database_url: str | Non
     """Bring the database to this version's schema, all of it or nothing. Back it up first; running it again is no error."""
     settings = load({"data_dir": data_dir, "database_url": database_url}, config).settings
     make_data_dir(settings)
-    before = asyncio.run(_migrate(sqlalchemy_url(settings), wait_s))
+    url = sqlalchemy_url(settings)
+    with names_its_file(url):
+        before = asyncio.run(_migrate(url, wait_s))
     if before.state is SchemaState.CURRENT:
         click.echo(f"the database is at revision {before.head} already")
     else:

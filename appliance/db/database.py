@@ -1,9 +1,11 @@
 """One asynchronous SQLAlchemy engine and its sessions: `read()` and `write()`.
 
 SQLite runs in WAL mode with foreign keys on; a writing transaction begins IMMEDIATE, so that two writers wait for each
-other instead of failing in the middle. A database that does not answer raises `Unavailable`, never anything else.
+other instead of failing in the middle. A database that does not answer raises `Unavailable`, never anything else; where it is
+SQLite's file or its disk, the message says so.
 """
 
+import asyncio
 import contextlib
 import os
 import re
@@ -30,6 +32,8 @@ CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
 POOL_TIMEOUT_S = 3.0
 """How long to wait for a connection while all are in use: behind a database that hangs they do not come back."""
+LAST_WORD_S = 0.05
+"""What the driver's thread that could not open a file gets to say so: behind the loop's end it would end with a traceback."""
 APPLICATION = "fairlane"
 """How PostgreSQL's pg_stat_activity names our connections."""
 
@@ -39,6 +43,17 @@ shutdowns, errors of the system."""
 UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 DAMAGED_ERRORS = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 DAMAGED = "the database file is damaged: restore a backup of it, or move it away to start with an empty one (keys and tenants are lost)"
+FULL = "the disk of the database is full: make room on it"
+READ_ONLY = "the database file can not be written: its disk must be writable, and the file and its folder belong to the appliance's user"
+NOT_OPENED = "the database file can not be opened: its folder must be there and writable, and the file belong to the appliance's user"
+NO_ANSWER = "the database does not answer"
+FLAWS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (DAMAGED_ERRORS, DAMAGED),
+    (("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"), FULL),
+    (("SQLITE_READONLY",), READ_ONLY),
+    (("SQLITE_CANTOPEN", "SQLITE_PERM"), NOT_OPENED),
+)
+"""What is wrong and what to do, by the beginnings of SQLite's names and PostgreSQL's codes. Without a path: everybody may ask /readyz."""
 
 
 class UnreadableValue(Exception):
@@ -115,20 +130,27 @@ class Database:
 
     async def close(self) -> None:
         await self.engine.dispose()
+        if self._failed_reads.lasts or self._failed_writes.lasts:
+            await asyncio.sleep(LAST_WORD_S)
 
 
 @contextmanager
 def _lost_as_unavailable(outage: Outage) -> Iterator[None]:
-    """Turns "the database does not answer" into `Unavailable`; the cause goes to the log, not to clients."""
+    """Turns a database that does not answer into `Unavailable`; the cause goes to the log, not to clients."""
     try:
         yield
     except (DBAPIError, OSError, TimeoutError, PoolTimeoutError, UnreadableValue) as error:
         if isinstance(error, DBAPIError) and not _is_lost(error):
             raise
         outage.failed(str(error).partition("\n")[0], time.monotonic())
-        is_damaged = isinstance(error, UnreadableValue) or _sqlite_error(error).startswith(DAMAGED_ERRORS)
-        message = DAMAGED if is_damaged else "the database does not answer"
-        raise Unavailable(message, reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
+        raise Unavailable(_flaw_of(error), reason="database_unavailable", retry_after_s=RETRY_AFTER_S) from error
+
+
+def _flaw_of(error: Exception) -> str:
+    if isinstance(error, UnreadableValue):
+        return DAMAGED
+    code = _sqlite_error(error) or _sqlstate(error)
+    return next((flaw for codes, flaw in FLAWS if code.startswith(codes)), NO_ANSWER)
 
 
 def _is_lost(error: DBAPIError) -> bool:

@@ -20,6 +20,11 @@ class Outage:
     _untold: int = 0
     """Failures since the last line."""
 
+    @property
+    def lasts(self) -> bool:
+        """The newest access failed."""
+        return self._began_s is not None
+
     def failed(self, error: str, now_s: float) -> None:
         """An access failed."""
         self._untold += 1

@@ -147,9 +147,9 @@ def judge_port(address: str, error: str, own_url: str) -> Finding:
 def judge_database(name: str, schema: Schema | str, skew_s: float = 0.0) -> Finding:
     """`schema`, or why the database does not answer."""
     if isinstance(schema, str):
-        return Finding(
-            "database", State.FAILED, f"{name}: {schema}", "start it, or correct FAIRLANE_DATABASE_URL (host, name, user, password)"
-        )
+        said, _, remedy = schema.partition(": ")
+        remedy = remedy or "start it, or correct FAIRLANE_DATABASE_URL (host, name, user, password)"
+        return Finding("database", State.FAILED, f"{name}: {said}", remedy)
     if schema.state is SchemaState.EMPTY:
         return Finding("database", State.OK, f"{name} is empty: the first start fills it")
     try:

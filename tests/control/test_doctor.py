@@ -64,6 +64,7 @@ def needs(**changes: object) -> ModelNeeds:
         (f.judge_port("127.0.0.1:8000", "Address already in use", "http://127.0.0.1:8000"), "ok", ("is served from this",)),
         (f.judge_port("127.0.0.1:8000", "Address already in use", ""), "failed", ("already in use", "--port")),
         (f.judge_database("db", "the database does not answer"), "failed", ("does not answer", "FAIRLANE_DATABASE_URL")),
+        (f.judge_database("db", "its disk is full: make room"), "failed", ("db: its disk is full", "make room")),
         (f.judge_database("db", Schema(SchemaState.BEHIND, "0001", "0007")), "failed", ("at revision 0001", "`fairlane migrate`")),
         (f.judge_database("db", Schema(SchemaState.CURRENT, "0007", "0007"), -30.0), "warning", ("-30.0 s", "NTP")),
         (f.judge_database("db", Schema(SchemaState.CURRENT, "0007", "0007"), 0.5), "ok", ("0007",)),

@@ -25,13 +25,16 @@ from prometheus_client import CollectorRegistry
 from appliance.domain.access.directory import Directory
 from appliance.domain.admission.gate import Gate, GateState
 from appliance.domain.inference.backend import Backend
+from appliance.domain.tenants.bootstrap import open_control
 from appliance.open_files import WANTED
 from appliance.runtime import Runtime, Watchers
+from appliance.settings import Settings
 from appliance.supervisor import FIRST_BACKOFF_S, MAX_BACKOFF_S, Supervisor, backoff_s, describe_exit
 from appliance.telemetry.hub import Telemetry
 from engine.wire import EngineConfig
 from tests.inference.harness import FixedSource, snapshot
 from tests.inference.serve_fake import ENGINE
+from tests.small_disk import small_disk
 
 KEY = "serve-test-key-0123456789"
 ADMIN = "serve-test-admin-0123456789"
@@ -291,6 +294,21 @@ def test_a_data_directory_that_takes_nothing_is_said_in_words(tmp_path: Path, ex
     assert served.process.wait(30) == 1
     assert "takes no run.json (Is a directory): make room on its disk" in served.log() and "Traceback" not in served.log()
     assert not list(tmp_path.glob("run.[0-9]*"))
+
+
+def test_a_data_directory_whose_disk_takes_no_more_files_is_said_in_words(tmp_path: Path, export: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        elsewhere = {"database_url": f"sqlite:///{tmp_path}/elsewhere.db"}
+        asyncio.run(_open_and_close(Settings(data_dir=str(disk.path), bootstrap_api_key=KEY, bootstrap_admin_token=ADMIN, **elsewhere)))
+        disk.refuse_more_files()
+        served = start(tmp_path / "log", export, f"data_dir={disk.path}", *(f"{name}={value}" for name, value in elsewhere.items()))
+        assert served.process.wait(30) == 1
+        assert "disk/usage-spool can not be made (No space left on device): make room on its disk" in served.log()
+        assert "Traceback" not in served.log()
+
+
+async def _open_and_close(settings: Settings) -> None:
+    await (await open_control(settings)).close()
 
 
 def test_a_port_in_use_is_said_in_words(tmp_path: Path, export: Path) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +36,7 @@ from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.pepper import BOOTSTRAP_KEY_ID, settle_pepper
 from appliance.domain.tenants.service import DEFAULT_TENANT, DatabaseSource, create_tenant, find_tenant
 from appliance.domain.tenants.tier_service import create_tier
-from appliance.errors import NotFound
+from appliance.errors import NotFound, Unavailable
 from appliance.settings import Settings, SettingsError, data_path, sqlalchemy_url, tenant_shares
 
 log = structlog.get_logger(__name__)
@@ -89,7 +91,9 @@ def make_data_dir(settings: Settings) -> Path:
         message = f"data_dir={settings.data_dir!r} can not be made ({error.strerror}): name another folder with FAIRLANE_DATA_DIR"
         raise SettingsError(message) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise SettingsError(f"data_dir={settings.data_dir!r} can not be written: name another folder with FAIRLANE_DATA_DIR")
+        is_read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+        reason = "its disk is read-only" if is_read_only else "it belongs to another user"
+        raise SettingsError(f"data_dir={settings.data_dir!r} can not be written ({reason}): name another folder with FAIRLANE_DATA_DIR")
     return folder
 
 
@@ -100,12 +104,26 @@ def require_database(settings: Settings) -> None:
         raise SchemaError(f"there is no database {sqlite_path(url)}: {NO_DATABASE}")
 
 
+@contextmanager
+def names_its_file(url: str) -> Iterator[None]:
+    """A SQLite database that is `Unavailable` is named: whoever starts a process may know, other than whoever asks a server."""
+    try:
+        yield
+    except Unavailable as error:
+        if not is_sqlite(url):
+            raise
+        message = f"{sqlite_path(url)}: {error.message}"
+        raise Unavailable(message, reason=error.reason, retry_after_s=error.retry_after_s) from error
+
+
 async def open_existing(settings: Settings) -> Database:
     """A database with our schema, to look at; makes nothing. Raises `SchemaError` or `Unavailable`."""
     require_database(settings)
-    database = Database(sqlalchemy_url(settings))
+    url = sqlalchemy_url(settings)
+    database = Database(url)
     try:
-        schema = await read_schema(database, Base.metadata)
+        with names_its_file(url):
+            schema = await read_schema(database, Base.metadata)
         if schema.state is SchemaState.EMPTY:
             raise SchemaError(f"the database is empty: {NO_DATABASE}")
         refuse_unless_current(schema)
@@ -127,14 +145,15 @@ async def open_store(settings: Settings) -> Store:
     url = sqlalchemy_url(settings)
     database = Database(url)
     try:
-        schema = await read_schema(database, Base.metadata)
-        if schema.state is SchemaState.EMPTY:
-            await migrate(url)
-        else:
-            refuse_unless_current(schema)
-        async with database.write() as session:
-            await seed(session)
-            pepper = await settle_pepper(session, settings)
+        with names_its_file(url):
+            schema = await read_schema(database, Base.metadata)
+            if schema.state is SchemaState.EMPTY:
+                await migrate(url)
+            else:
+                refuse_unless_current(schema)
+            async with database.write() as session:
+                await seed(session)
+                pepper = await settle_pepper(session, settings)
     except BaseException:
         await database.close()
         raise
