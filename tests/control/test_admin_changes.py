@@ -10,12 +10,15 @@ from litestar import Litestar
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from appliance.db.base import utc_now
+from appliance.domain.access.models import ApiKey
 from appliance.domain.access.principal import Scope
 from appliance.domain.configuration.controller import ConfigurationController
 from appliance.domain.tenants.bootstrap import Control
+from appliance.domain.tenants.key_service import KeySearch, find_keys
 from appliance.domain.tenants.routes import admin_router
 from appliance.domain.tenants.service import read_contract_warnings
-from appliance.errors import Unauthenticated
+from appliance.errors import NotFound, Unauthenticated
 from appliance.problems import EXCEPTION_HANDLERS
 from tests.control.admin_api import by_hand
 from tests.control.conftest import ADMIN_TOKEN, API_KEY
@@ -183,6 +186,38 @@ async def test_keys_come_in_pages_oldest_first(client):
     assert (seen, pages) == (made, 3)
     of_another = (await ok(await client.get("/tenants/default/keys")))["keys"][0]["id"]
     assert (await client.get("/tenants/acme/keys", params={"after": of_another})).status_code == 404
+
+
+async def test_pages_of_keys_for_people_keep_their_places_while_keys_are_made_and_end(client, control):
+    async def make(name: str) -> str:
+        return (await ok(await client.post("/tenants/acme/keys", json={"name": name})))["id"]
+
+    async def page_of(**place: str) -> tuple[list[str], int, int, int]:
+        wanted = KeySearch(now=utc_now(), tenant="acme", with_ended=with_ended)
+        async with control.store.database.read() as session:
+            page = await find_keys(session, wanted, 2, **place)
+        return [found.key.name for found in page.keys], page.first, page.end, page.total
+
+    with_ended = True
+    await ok(await client.post("/tenants", json={"slug": "acme"}))
+    ids = {name: await make(name) for name in "abcde"}
+    async with control.store.database.write() as session:  # made at once: their ids tell them apart
+        moment = (await session.get_one(ApiKey, ids["c"])).created_at
+        (await session.get_one(ApiKey, ids["b"])).created_at = moment
+    c, b = sorted("bc", key=lambda name: ids[name], reverse=True)
+    assert await page_of() == (["e", "d"], 0, 2, 5)
+    assert await page_of(after=ids["d"]) == ([c, b], 2, 4, 5)
+    assert await page_of(after=ids[c]) == ([b, "a"], 3, 5, 5)
+    ids["f"] = await make("f")
+    assert await page_of(after=ids["d"]) == ([c, b], 3, 5, 6), "where pages are counted, d comes again"
+    assert await page_of(before=ids[c]) == (["e", "d"], 1, 3, 6)
+    assert await page_of(before=ids["e"]) == (["f", "e"], 0, 2, 6), "a whole page, where fewer are in front"
+    assert await page_of(after=ids["a"]) == (["f", "e"], 0, 2, 6), "nothing is behind it"
+    with_ended = False
+    await ok(await client.delete(f"/tenants/acme/keys/{ids['d']}"))
+    assert await page_of(after=ids["d"]) == ([c, b], 2, 4, 5), "a key that has ended keeps its place"
+    with pytest.raises(NotFound, match="no key 'key_none'"):
+        await page_of(before="key_none")
 
 
 async def test_a_rotated_key_works_for_its_grace_time_and_the_new_one_is_like_it(client, control):

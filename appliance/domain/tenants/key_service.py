@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.db.base import utc_now
@@ -17,7 +17,7 @@ from appliance.domain.access.snapshot import Admin
 from appliance.domain.audit.service import Actor, record
 from appliance.domain.tenants.models import Tenant
 from appliance.domain.tenants.service import DELETED, check_version, find_tenant
-from appliance.errors import Conflict, Invalid
+from appliance.errors import Conflict, Invalid, NotFound
 
 AUDITED = ("name", "prefix", "last4", "scopes", "models", "lanes", "rpm", "tpm", "tokens_per_day", "tokens_per_month")
 TIMES = ("expires_at", "grace_until", "disabled_at")
@@ -64,15 +64,53 @@ class KeySearch:
     with_ended: bool = False
 
 
-async def count_keys(session: AsyncSession, wanted: KeySearch) -> int:
-    """How many there are."""
-    return (await session.scalars(select(func.count()).select_from(_narrowed(wanted).subquery()))).one()
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """Keys `first` up to before `end`, from 0, of `total`."""
+
+    keys: list[KeyOfTenant]
+    first: int
+    total: int
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.keys)
 
 
-async def find_keys(session: AsyncSession, wanted: KeySearch, first: int, limit: int) -> list[KeyOfTenant]:
-    """Some of them, newest first."""
-    rows = await session.execute(_narrowed(wanted).order_by(ApiKey.created_at.desc(), ApiKey.id).offset(first).limit(limit))
-    return [KeyOfTenant(key, slug) for key, slug in rows]
+async def find_keys(session: AsyncSession, wanted: KeySearch, limit: int, *, after: str = "", before: str = "") -> KeyPage:
+    """A page of them, newest first: behind a key, in front of one, or the first page, as where those would be none or fewer than a page.
+
+    A key keeps its place, so one that is made meanwhile shifts no page. Raises `NotFound` where there is no such key.
+    """
+    among, keys = _narrowed(wanted), []
+    age, newest_first = tuple_(ApiKey.created_at, ApiKey.id), (ApiKey.created_at.desc(), ApiKey.id.desc())
+    if after:
+        behind = among.where(age < await _age_of(session, after, "after"))
+        keys = await _read(session, behind.order_by(*newest_first).limit(limit))
+    elif before:
+        in_front = among.where(age > await _age_of(session, before, "before"))
+        nearest = await _read(session, in_front.order_by(ApiKey.created_at, ApiKey.id).limit(limit))
+        keys = nearest[::-1] if len(nearest) == limit else []
+    total = await _count(session, among)
+    if not keys:
+        return KeyPage(await _read(session, among.order_by(*newest_first).limit(limit)), 0, total)
+    first = keys[0].key
+    return KeyPage(keys, await _count(session, among.where(age > (first.created_at, first.id))), total)
+
+
+async def _age_of(session: AsyncSession, key_id: str, param: str) -> tuple[datetime, str]:
+    row = await session.get(ApiKey, key_id)
+    if row is None:
+        raise NotFound(f"there is no key {key_id[:64]!r}", code="key_not_found", param=param)
+    return row.created_at, row.id
+
+
+async def _read(session: AsyncSession, wanted: Select[ApiKey, str]) -> list[KeyOfTenant]:
+    return [KeyOfTenant(key, slug) for key, slug in await session.execute(wanted)]
+
+
+async def _count(session: AsyncSession, wanted: Select[ApiKey, str]) -> int:
+    return (await session.scalars(select(func.count()).select_from(wanted.subquery()))).one()
 
 
 def _narrowed(by: KeySearch) -> Select[ApiKey, str]:

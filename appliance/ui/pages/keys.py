@@ -18,7 +18,6 @@ from appliance.domain.access.service import check_key_spec
 from appliance.domain.admins.guard import actor_of, admin_of
 from appliance.domain.tenants.key_service import (
     KeySearch,
-    count_keys,
     create_tenant_key,
     find_keys,
     find_tenant_key,
@@ -32,7 +31,7 @@ from appliance.problems import problem_of
 from appliance.route_access import READS, WRITES
 from appliance.ui.edits import VERSION, check_confirmed, conflict_page, edit_of
 from appliance.ui.forms import Form, read_form
-from appliance.ui.paging import PAGE_ROWS, Paging
+from appliance.ui.paging import PAGE_ROWS
 from appliance.ui.parts import Ui
 from appliance.ui.views import AnyRequest
 from engine.wire import LANES
@@ -52,10 +51,12 @@ class KeysController(Controller):
 
     @get(opt=READS)
     async def list(
-        self, request: AnyRequest, ui: Uis, search: Text = "", ended: FromQuery[bool] = False, page: FromQuery[int] = 1
+        self, request: AnyRequest, ui: Uis, search: Text = "", ended: FromQuery[bool] = False, after: Text = "", before: Text = ""
     ) -> Response[str]:
         """Keys of all tenants, newest first."""
-        return await _list_page(request, ui, search=search.strip(), with_ended=ended, page=page)
+        wanted = KeySearch(now=utc_now(), search=search.strip(), with_ended=ended)
+        shown = await _table(ui, wanted, {"search": wanted.search, "ended": int(ended)}, after, before)
+        return ui.views.page(request, "keys/list.html", page="keys", search=wanted.search, with_ended=ended, **shown)
 
 
 class TenantKeysController(Controller):
@@ -65,10 +66,10 @@ class TenantKeysController(Controller):
 
     @get(opt=READS)
     async def list(
-        self, request: AnyRequest, ui: Uis, slug: FromPath[str], page: FromQuery[int] = 1, done: FromQuery[str] = ""
+        self, request: AnyRequest, ui: Uis, slug: FromPath[str], after: Text = "", before: Text = "", done: FromQuery[str] = ""
     ) -> Response[str]:
         """Keys of the tenant, ended ones too, and the form for another one."""
-        return await _tenant_page(request, ui, slug, page=page, done=done)
+        return await _tenant_page(request, ui, slug, after=after, before=before, done=done)
 
     @post(opt=WRITES)
     async def create(self, request: AnyRequest, ui: Uis, slug: FromPath[str]) -> Response[str]:
@@ -153,21 +154,13 @@ def _shown_once(request: AnyRequest, ui: Ui, slug: str, key: ApiKey, raw_key: st
     )
 
 
-async def _list_page(request: AnyRequest, ui: Ui, *, search: str, with_ended: bool, page: int) -> Response[str]:
-    shown = await _table(ui, KeySearch(now=utc_now(), search=search, with_ended=with_ended), page)
-
-    def query(page: int) -> str:
-        return "?" + urlencode({"search": search, "ended": int(with_ended), "page": page})
-
-    return ui.views.page(request, "keys/list.html", page="keys", query=query, search=search, with_ended=with_ended, **shown)
-
-
-async def _table(ui: Ui, wanted: KeySearch, page: int) -> dict[str, Any]:
-    """What the table of keys needs: a page of them."""
+async def _table(ui: Ui, wanted: KeySearch, query: dict[str, Any], after: str, before: str) -> dict[str, Any]:
+    """What the table of keys needs: a page of them, and the addresses (`query` and a key) of those beside it."""
     async with ui.house.control.store.database.read() as session:
-        paging = Paging.of(await count_keys(session, wanted), page)
-        keys = await find_keys(session, wanted, paging.first, PAGE_ROWS)
-    return {"keys": keys, "paging": paging, "now": wanted.now, "lost_scopes": _lost_scopes(ui)}
+        found = await find_keys(session, wanted, PAGE_ROWS, after=after, before=before)
+    back = "?" + urlencode(query | {"before": found.keys[0].key.id}) if found.first else ""
+    following = "?" + urlencode(query | {"after": found.keys[-1].key.id}) if found.end < found.total else ""
+    return {"found": found, "back": back, "next": following, "now": wanted.now, "lost_scopes": _lost_scopes(ui)}
 
 
 def _lost_scopes(ui: Ui) -> Callable[[ApiKey], list[str]]:
@@ -177,13 +170,21 @@ def _lost_scopes(ui: Ui) -> Callable[[ApiKey], list[str]]:
 
 
 async def _tenant_page(
-    request: AnyRequest, ui: Ui, slug: str, page: int = 1, done: str = "", form: Form | None = None, error: ApplianceError | None = None
+    request: AnyRequest,
+    ui: Ui,
+    slug: str,
+    *,
+    after: str = "",
+    before: str = "",
+    done: str = "",
+    form: Form | None = None,
+    error: ApplianceError | None = None,
 ) -> Response[str]:
     async with ui.house.control.store.database.read() as session:
         tenant = (await find_tenant(session, slug)).tenant
-    shown = await _table(ui, KeySearch(now=utc_now(), tenant=slug, with_ended=True), page)
+    shown = await _table(ui, KeySearch(now=utc_now(), tenant=slug, with_ended=True), {}, after, before)
     values = {**shown, "tenant": tenant, "done": done, "error": error}
-    values |= {"form": form or Form({"scopes": ("inference",)}), "scopes": SCOPES, "lanes": LANES, "query": lambda page: f"?page={page}"}
+    values |= {"form": form or Form({"scopes": ("inference",)}), "scopes": SCOPES, "lanes": LANES}
     return ui.views.page(request, "keys/tenant.html", problem_of(error).status if error else 200, page="tenants", **values)
 
 
