@@ -21,8 +21,9 @@ _CONTRACT_LAST = (((1,), (1,)), ((), ()))
 class OwnProduct(Protocol):
     """A weight that knows how to multiply itself."""
 
-    def product(self, x: jax.Array) -> jax.Array:
-        """x [T, in] -> f32 [T, out]; T >= 2."""
+    def product(self, x: jax.Array, live: jax.Array | None) -> jax.Array:
+        """x [T, in] -> f32 [T, out]; T >= 2. Rows that are not `live` (bool [T]; None: all are) need not be computed: anything that is
+        a number may stand there."""
         ...
 
 
@@ -41,7 +42,9 @@ class Int8Weight(NamedTuple):
     values: Any  # i8 [out, in]
     scale: Any  # f32 [out]
 
-    def product(self, x: jax.Array) -> jax.Array:
+    def product(self, x: jax.Array, live: jax.Array | None) -> jax.Array:
+        """All rows: XLA's shapes are static."""
+        del live
         wide = x.astype(jnp.float32)
         row_scale = jnp.maximum(jnp.max(jnp.abs(wide), axis=1, keepdims=True), 1e-12) / 127.0
         rounded = jnp.round(wide / row_scale).astype(jnp.int8)
@@ -56,13 +59,16 @@ def quantize_int8(weight: jax.Array) -> Int8Weight:
     return Int8Weight(jnp.round(wide / scale[:, None]).astype(jnp.int8), scale)
 
 
-def product(x: jax.Array, weight: Any, *, out_dtype: DTypeLike | None = None) -> jax.Array:
-    """x [T, in] times a weight [out, in] -> [T, out], accumulated in f32; `out_dtype` defaults to x's type."""
+def product(x: jax.Array, weight: Any, *, out_dtype: DTypeLike | None = None, live: jax.Array | None = None) -> jax.Array:
+    """x [T, in] times a weight [out, in] -> [T, out], accumulated in f32; `out_dtype` defaults to x's type. Nobody reads the rows that
+    are not `live` (bool [T])."""
     num_rows = x.shape[0]
     if num_rows < MIN_ROWS:
-        x = jnp.pad(x, ((0, MIN_ROWS - num_rows), (0, 0)))
+        missing = MIN_ROWS - num_rows
+        x = jnp.pad(x, ((0, missing), (0, 0)))
+        live = None if live is None else jnp.pad(live, (0, missing))
     if isinstance(weight, OwnProduct):
-        accumulated = weight.product(x)
+        accumulated = weight.product(x, live)
     else:
         accumulated = jax.lax.dot_general(x, weight, _CONTRACT_LAST, preferred_element_type=jnp.float32)
     return accumulated[:num_rows].astype(x.dtype if out_dtype is None else out_dtype)

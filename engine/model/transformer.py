@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Bool, Float, Float32, Int
 
 from engine.kernels.attention import LayerCache
 from engine.kernels.products import OwnRows, product
@@ -91,11 +91,13 @@ def _project(
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
-def logits(config: ModelConfig, params: Params, hidden_rows: Float[Array, "N hidden"]) -> Float32[Array, "N V"]:
-    """Final norm and head at the rows that sample, accumulated and returned in f32."""
+def logits(
+    config: ModelConfig, params: Params, hidden_rows: Float[Array, "N hidden"], live: Bool[Array, " N"] | None = None
+) -> Float32[Array, "N V"]:
+    """Final norm and head at the rows that sample, accumulated and returned in f32. Nobody reads the rows that are not `live`."""
     normed = rms_norm(hidden_rows, params.final_norm, config.rms_norm_eps)
     head = params.embed if params.head is None else params.head
-    return gather_vocabulary(config, product(normed, head, out_dtype=jnp.float32))
+    return gather_vocabulary(config, product(normed, head, out_dtype=jnp.float32, live=live))
 
 
 def dense_attend(config: ModelConfig) -> Attend:

@@ -68,6 +68,23 @@ def test_a_row_of_a_product_does_not_depend_on_how_many_there_are(library: Nativ
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_nobody_reads_are_not_computed_and_change_no_other(library: NativeLibrary, isa: str, kind: str) -> None:
+    draw = np.random.default_rng(5)
+    weight, _ = packed(kind, draw.standard_normal((192, 256)).astype(np.float32), library.level(isa))
+    x = jnp.asarray(draw.standard_normal((60, 256)), jnp.bfloat16)
+    whole = np.asarray(native_product(x, weight, out_dtype=jnp.float32))
+    for live in (np.arange(60) % 7 < 3, np.arange(60) == 59, np.zeros(60, bool), np.ones(60, bool)):
+        got = np.asarray(native_product(x, weight, out_dtype=jnp.float32, live=jnp.asarray(live)))
+        np.testing.assert_array_equal(got, np.where(live[:, None], whole, 0))
+
+
+def test_a_flag_for_each_row_or_none_is_asked_for(library: NativeLibrary) -> None:
+    weight, _ = packed("bf16", np.zeros((64, 64), np.float32), library.level())
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a flag for each row"):
+        jax.block_until_ready(native_product(jnp.zeros((3, 64), jnp.bfloat16), weight, live=jnp.ones(2, bool)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_its_row(library: NativeLibrary, isa: str, kind: str, bad: float) -> None:
     draw = np.random.default_rng(3)

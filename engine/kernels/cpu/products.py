@@ -39,9 +39,9 @@ class NativeWeight:
     in_features: int = field(metadata={"static": True})
     isa_level: int = field(metadata={"static": True})
 
-    def product(self, x: jax.Array) -> jax.Array:
+    def product(self, x: jax.Array, live: jax.Array | None) -> jax.Array:
         """x [T, in] -> f32 [T, out]: what `engine.kernels.products` asks of a weight that multiplies itself."""
-        return native_product(x, self, out_dtype=jnp.float32)
+        return native_product(x, self, out_dtype=jnp.float32, live=live)
 
     def rows(self, indices: jax.Array) -> jax.Array:
         return take_rows(self, indices)
@@ -51,12 +51,14 @@ class NativeWeight:
         return self.out_features, self.in_features
 
 
-def native_product(x: jax.Array, weight: NativeWeight, *, out_dtype: DTypeLike | None = None) -> jax.Array:
-    """x [T, in] times a weight [out, in] -> [T, out] in bf16 or f32; x is read as bf16."""
+def native_product(x: jax.Array, weight: NativeWeight, *, out_dtype: DTypeLike | None = None, live: jax.Array | None = None) -> jax.Array:
+    """x [T, in] times a weight [out, in] -> [T, out] in bf16 or f32; x is read as bf16. Zeros in rows that are not `live` (bool [T]),
+    which cost nothing; where none is, nor does the weight."""
     dtype = jnp.dtype(x.dtype if out_dtype is None else out_dtype)
     call = jax.ffi.ffi_call("fairlane_product", jax.ShapeDtypeStruct((x.shape[0], weight.out_features), dtype))
     attributes = {"isa": np.int32(weight.isa_level), "kind": np.int32(KIND_CODES[weight.kind])}
-    return call(x.astype(jnp.bfloat16), weight.data, weight.scales, **attributes)
+    flags = jnp.zeros(0, bool) if live is None else live
+    return call(x.astype(jnp.bfloat16), weight.data, weight.scales, flags, **attributes)
 
 
 def take_rows(weight: NativeWeight, rows: jax.Array) -> jax.Array:

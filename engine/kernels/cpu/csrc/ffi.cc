@@ -160,9 +160,10 @@ ffi::Error LeaveOut(char* out, int64_t rows, int64_t width, Type type) {
   return ffi::Error::Success();
 }
 
-// x [T, in] bf16, data and scales as kernels.h says -> [T, out], out cut to the result's width.
-ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffer data, ffi::AnyBuffer scales, ffi::Result<ffi::AnyBuffer> y,
-                   int32_t isa, int32_t kind) {
+// x [T, in] bf16, data and scales as kernels.h says, live [T] or [0] (all) -> [T, out], out cut to the result's width; zeros in rows
+// that are not live. Where none is, the weight is not read.
+ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffer data, ffi::AnyBuffer scales, ffi::Buffer<ffi::PRED> live,
+                   ffi::Result<ffi::AnyBuffer> y, int32_t isa, int32_t kind) {
   const Kernels* kernels = KernelsAt(isa);
   Weight weight;
   Type type;
@@ -170,10 +171,17 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
   const int64_t rows = x.dimensions()[0], width = y->dimensions()[1];
   if (ffi::Error error = WeightOf(kind, data, scales, x.dimensions()[1], &weight); error.failure()) return error;
   if (width > weight.out) return Invalid("result wider than the weight");
+  const bool* flags = live.typed_data();
+  const int64_t count = (int64_t)live.element_count();
+  if (count != 0 && count != rows) return Invalid("a flag for each row, or none");
+  const auto is_live = [&](int64_t row) { return count == 0 || flags[row]; };
   char* out = static_cast<char*>(y->untyped_data());
   if (TheCut().made()) return LeaveOut(out, rows, width, type);
+  for (int64_t row = 0; row < rows; ++row)
+    if (!is_live(row)) std::memset(out + row * width * Bytes(type), 0, width * Bytes(type));
+  const auto ranges = LiveRanges(rows, is_live);
+  if (ranges.empty()) return ffi::Error::Success();
   Team team(pool, false);
-  const auto ranges = LiveRanges(rows, [](int64_t) { return true; });
   RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, ranges, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
     const int64_t start = group * kOutGroup;
     if (start >= width) return;
@@ -278,7 +286,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_prefill, Prefill,
                                   .Attr<float>("soft_cap").Attr<int32_t>("window"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_product, Product,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::Buffer<ffi::BF16>>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>().Attr<int32_t>("isa").Attr<int32_t>("kind"));
+                                  .Arg<ffi::Buffer<ffi::PRED>>().Ret<ffi::AnyBuffer>().Attr<int32_t>("isa").Attr<int32_t>("kind"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fairlane_decoder, Decoder,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attr<int32_t>("isa").Attr<int32_t>("num_heads")
