@@ -31,7 +31,9 @@ from engine.wire import (
 )
 
 POLL_S = 0.001
-"""So often a step that nobody is planned behind yet is asked whether it is done."""
+POLL_SHARE = 0.25
+"""A step that nobody is planned behind yet is asked whether it is done whenever so much of the time has gone by that is left until there
+will be: on a CPU each question takes a core from its products. At most every `POLL_S`."""
 
 type Clock = Callable[[], int]
 """Monotonic nanoseconds."""
@@ -83,7 +85,7 @@ class EngineLoop:
                     self._link.send(self._finish_step(running, newcomer_id))
                     running = None
                 else:
-                    timeout_s = min(early_s, POLL_S)
+                    timeout_s = min(early_s, max(POLL_S, POLL_SHARE * early_s))
                 continue
             started = self._start_step(running)
             if self._overlap:
