@@ -4,7 +4,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -201,7 +201,8 @@ class Replica:
             page_size=config.block_size,
         )
         write_machine(Path(config.export_dir) / MACHINE_NAME, Machine(facts, warmed.step_times))
-        scheduler = Scheduler(limits, model=StepModel(warmed.step_times))
+        can_interrupt = config.enable_step_interrupts and warmed.runner.can_interrupt
+        scheduler = Scheduler(replace(limits, enable_step_interrupts=can_interrupt), model=StepModel(warmed.step_times))
         guard = warmed.compiles_after_ready
         if config.compile_after_ready_is_fatal:
             guard = _fatal_guard(guard)

@@ -97,7 +97,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who goes first: by arrival, by tenants' priority, by turns of requests, by fair shares of tokens (the last two share memory, too)."""
     max_step_ms: int = 30
     """A step with prefill work is predicted to take at most so many milliseconds, as the next request may arrive in it; 0 is no bound.
-    Up to a third more where it then does at least 1.3 times the prompt tokens a second, twice as many for prompts of the fast lane."""
+    Twice as many for prompts of the fast lane. Where a step's fixed costs would take much of that, up to 1.75 times as many (fast: 2.5),
+    as far as it pays."""
     swap_space: float = 1.0
     """GiB of host memory for the KV pages of preempted sequences, where copying is predicted to be cheaper than computing again. At most
     half of what is free is taken, and none before it is needed; 0 always computes again."""
@@ -107,8 +108,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Which cached page goes first: unused for longest, wanted least often, of who caches most for its weight, unused for longest in
     proportion to the tenant's weight, wanted least often lately for weight and cached pages. Never below a tenant's reserve."""
     enable_deadline_order: bool = True
-    """Within a tenant the earliest TTFT deadline goes first, a near one may jump the order between tenants, and where one would be missed
-    decodes that are not due yet wait for the next step. Off: by arrival."""
+    """Within a tenant the earliest TTFT deadline goes first, and a prompt that has to begin soon to meet its own may jump the order between
+    tenants. Off: by arrival."""
     fixed_chunk_tokens: int = 0
     """Cut prompts into chunks of so many tokens, whatever the step then takes; 0 takes what fits by time. For comparisons."""
     enable_batch_preemption: bool = True

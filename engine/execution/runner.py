@@ -107,6 +107,11 @@ class DeviceRunner:
         assert isinstance(ticket, _Dispatched)
         return ticket.packed.is_ready()  # pyright: ignore[reportAttributeAccessIssue] - the stub lacks it
 
+    @property
+    def can_interrupt(self) -> bool:
+        """The device can stop between two layers."""
+        return self._cutter is not None
+
     def interrupt(self, ticket: Ticket) -> bool:
         """The device's state is as a step leaves it that drew other tokens: what it wrote stands where its rows will write again."""
         if self._cutter is None or self.is_done(ticket):

@@ -1,8 +1,9 @@
 """How long the next step may take, and what fits: decodes that must be in it, others that may wait, prefill tokens."""
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable
 
-from engine.scheduling.buckets import round_to_block
+from engine.scheduling.buckets import Buckets, round_to_block
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Bucket
 from engine.scheduling.request import Sequence
@@ -17,11 +18,17 @@ FAST_STEP_RATIO = 2
 would come later, and nobody else's sooner."""
 PROGRESS_RATIO = 1.25
 """Where nothing fits, a prefill takes the largest program that costs at most so much more than the smallest."""
-LONGER_STEP_RATIO = 4 / 3
-"""A step of the slower lanes may take so many step limits"""
-LONGER_STEP_GAIN = 1.3
-"""where it then does so many times the prompt tokens a second. Else a machine a little slower than the limit expects would lose two
-fifths of its tokens to chunks of half the size."""
+EFFICIENT_SHARE = 0.85
+"""A step that does less than so much of what the largest program does a second may be longer than its limit, as far as it has to for that.
+Else a machine slower than the limit expects would spend most of its time on what every step costs however small:"""
+LONGER_FAST_STEP_RATIO = 2.5
+"""in the fast lane up to so many step limits;"""
+LONGER_STEP_RATIO = 1.75
+"""in the slower ones up to so many, where it can be cut short for whoever comes,"""
+NEWCOMER_SHARE = 0.9
+"""and else up to so much of what the newcomer's own step takes: it waits no longer than its own prompt."""
+NEWCOMER_TOKENS = 64
+"""A short prompt."""
 
 
 class StepBudget:
@@ -54,7 +61,7 @@ class StepBudget:
         for next_ns, _, sequence in sorted((due_ns(sequence, start_ns), index, sequence) for index, sequence in enumerate(decodes)):
             longer = work.with_decode(sequence.planned_tokens + 1)
             must = not is_patient(sequence) or next_ns <= horizon_ns
-            if must or self._model.predict_s(self._limits.buckets.choose(longer.decode_rows, 0), longer) <= self._max_step_s:
+            if must or self._model.likely_s(self._limits.buckets.choose(longer.decode_rows, 0), longer) <= self._max_step_s:
                 chosen[sequence.sequence_id] = None
                 work = longer
         return [sequence for sequence in decodes if sequence.sequence_id in chosen]
@@ -63,9 +70,7 @@ class StepBudget:
         """However many of them are in the step, it is within the limit: all of their work is, in whichever program."""
         work, buckets = work_of_decodes(decodes), self._limits.buckets
         largest = buckets.choose(len(decodes), 0)
-        return all(
-            model.predict_s(Bucket(rows, 0), work) <= self._max_step_s for rows in buckets.decode_rows if rows <= largest.decode_rows
-        )
+        return all(model.likely_s(Bucket(rows, 0), work) <= self._max_step_s for rows in buckets.decode_rows if rows <= largest.decode_rows)
 
     def token_limit_s(self, decodes: Iterable[Sequence], start_ns: int) -> float | None:
         """How long a step with these decodes may take by their tightest token deadline, before any of them is in it; None: no deadline."""
@@ -73,6 +78,14 @@ class StepBudget:
             return None
         first_ns = min([due_ns(sequence, start_ns) for sequence in decodes if sequence.tpot_ns], default=None)
         return None if first_ns is None else (first_ns - start_ns) / 1e9
+
+    def prompt_token_s(self, work: Work) -> float:
+        """Likely time of a prompt's token in steps with decodes that are this work; 0: unknown."""
+        if self._model is None:
+            return 0.0
+        buckets = self._limits.buckets
+        tokens = min(NEWCOMER_TOKENS, buckets.prefill_capacity(work.decode_rows))
+        return self._model.likely_s(buckets.choose(work.decode_rows, tokens), work.with_chunk(tokens, 0)) / tokens
 
     def prefill_rows(
         self,
@@ -83,66 +96,102 @@ class StepBudget:
         wanted_tokens: int = 0,
         is_fast: bool = False,
         is_shared: bool = True,
+        has_fast: bool = False,
     ) -> int | None:
         """The most prefill rows beside decodes that are this work and bound the step by `token_limit_s`, when the first chunk follows
         `context` tokens: whole query blocks, at least one. Or the `wanted_tokens` of the first prompt, where the rest of them would cost it
         a step more, and tokens that are due are likely in time (else they surely are). `is_fast`: of the fast lane. None: no bound.
 
-        The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count.
+        The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count. `has_fast`: prompts
+        of the fast lane are there already, whose steps may be longer than that anyway.
         """
         if fixed_tokens := self._limits.fixed_chunk_tokens:
             compiled_tokens = self._limits.buckets.prefill_below(work.decode_rows, fixed_tokens)
             return compiled_tokens or fixed_tokens // QUERY_BLOCK_TOKENS * QUERY_BLOCK_TOKENS
-        step_s = self._max_step_s * (FAST_STEP_RATIO if is_fast else 1) if is_shared else 0.0
-        if self._model is None or (token_limit_s is None and not step_s):
+        step_s = self._max_step_s * (FAST_STEP_RATIO if is_fast else 1) if is_shared and self._max_step_s else math.inf
+        if self._model is None or (token_limit_s is None and math.isinf(step_s)):
             return None
-        buckets, model = self._limits.buckets, self._model
+        buckets = self._limits.buckets
         compiled = buckets.mixed_prefill_tokens if work.decode_rows else buckets.prefill_tokens
+        chunks = _Chunks(buckets, self._model, work, context, token_limit_s)
+        if not is_fast:
+            worth_s = self._longest_s(step_s, None if has_fast else token_limit_s)
+            return self._filled(chunks, chunks.largest_within(step_s, compiled), compiled, step_s, worth_s)
         wanted = min(round_to_block(wanted_tokens), compiled[-1])
-        seconds = {size: self._seconds(model, size, work, context) for size in ((*compiled, wanted) if wanted else compiled)}
-        progress_s = seconds[compiled[0]][1] * PROGRESS_RATIO
-
-        def fits(surely_s: float, likely_s: float) -> bool:
-            in_time = (token_limit_s is None or surely_s <= token_limit_s) and (not step_s or likely_s <= step_s)
-            return in_time or likely_s <= progress_s
-
-        best = max((size for size in seconds if fits(*seconds[size])), default=compiled[0])
-        # A program that does not compute its padding may be filled in part. Not for the fast lane, whose limit is twice as long: steps
-        # that always fill it would make the next short prompt wait longer, and a flood of them all others.
-        above = 0 if is_fast else min([size for size in compiled if size > best], default=0)
-        for size in range(best + QUERY_BLOCK_TOKENS, above, QUERY_BLOCK_TOKENS):
-            seconds[size] = self._seconds(model, size, work, context)
-            if not fits(*seconds[size]):
-                break
-            best = size
-        if step_s and not is_fast:
-            longer = [size for size in compiled if size > best and self._is_worth_longer(size, best, seconds, step_s, token_limit_s)]
-            best = max(longer, default=best)
-        if is_fast and wanted > best:
-            in_two_steps_s = seconds[best][1] + seconds[compiled[0]][1]
-            if seconds[wanted][1] <= (in_two_steps_s if token_limit_s is None else min(in_two_steps_s, token_limit_s)):
+        best = chunks.largest_within(step_s, (*compiled, wanted) if wanted else compiled)
+        # Only as far as it pays: steps that a flood of short prompts fills to the brim would make the next one of others wait longer.
+        best = self._filled(chunks, best, compiled, 0.0, worth_s=step_s * LONGER_FAST_STEP_RATIO / FAST_STEP_RATIO)
+        if wanted > best:
+            in_two_steps_s = chunks.likely_s(best) + chunks.likely_s(compiled[0])
+            if chunks.likely_s(wanted) <= (in_two_steps_s if token_limit_s is None else min(in_two_steps_s, token_limit_s)):
                 return wanted  # the rest in a step of its own would take longer, for it and for everybody
         return best
 
-    def _is_worth_longer(
-        self, size: int, best: int, seconds: Mapping[int, tuple[float, float]], step_s: float, token_limit_s: float | None
-    ) -> bool:
-        """Whether a step beyond the limit, with a chunk of `size` and not of `best`, is short enough still and does much more."""
-        surely_s, likely_s = seconds[size]
-        in_time = (token_limit_s is None or surely_s <= token_limit_s) and likely_s <= step_s * LONGER_STEP_RATIO
-        return in_time and size / likely_s >= LONGER_STEP_GAIN * best / seconds[best][1]
+    def _filled(self, chunks: "_Chunks", best: int, compiled: tuple[int, ...], step_s: float, worth_s: float) -> int:
+        """The chunk of `best` made longer block by block, where a program that does not compute its padding may be filled in part: in steps
+        of at most `step_s`, or of `worth_s` until the step is worth its fixed costs."""
+        sizes = compiled if self.pays_padding else range(compiled[0], compiled[-1] + 1, QUERY_BLOCK_TOKENS)
+        enough = EFFICIENT_SHARE * chunks.tokens_per_s(compiled[-1])
+        for size in sizes:
+            if size <= best:
+                continue
+            is_worth_it = chunks.tokens_per_s(best) < enough and chunks.tokens_per_s(size) > chunks.tokens_per_s(best)
+            if not (chunks.fits(size, step_s) or (is_worth_it and chunks.fits(size, worth_s))):
+                break
+            best = size
+        return best
+
+    def _longest_s(self, step_s: float, token_limit_s: float | None) -> float:
+        """Of a step of the slower lanes. It can not be cut short where a token is due before the newcomer's own step would end."""
+        longest_s = step_s * LONGER_STEP_RATIO
+        newcomer_s = NEWCOMER_TOKENS * self.prompt_token_s(NO_WORK)
+        leaves_room = token_limit_s is None or token_limit_s >= longest_s + newcomer_s
+        if self._limits.enable_step_interrupts and leaves_room:
+            return longest_s
+        return max(step_s, min(longest_s, NEWCOMER_SHARE * newcomer_s))
 
     @property
     def pays_padding(self) -> bool:
         """A program takes as long however few of its prefill rows are filled, as far as is known."""
         return self._model is None or not self._model.times.prefill_token_s
 
-    def _seconds(self, model: StepModel, size: int, work: Work, context: int) -> tuple[float, float]:
-        """With a chunk of so many tokens: what 99 of 100 such steps stay below, as a token that is due needs, and what 9 of 10 do, which
-        is enough for whoever may come while it runs."""
-        bucket: Bucket = self._limits.buckets.choose(work.decode_rows, size)
-        longer = work.with_chunk(size, context)
-        return model.bounds_s(bucket, longer)
+
+class _Chunks:
+    """A step with a chunk of each size: how long it takes, asked once, and whether that is short enough."""
+
+    def __init__(self, buckets: Buckets, model: StepModel, work: Work, context: int, token_limit_s: float | None) -> None:
+        self._buckets = buckets
+        self._model = model
+        self._work = work
+        self._context = context
+        self._token_limit_s = token_limit_s
+        self._bounds_s: dict[int, tuple[float, float]] = {}
+
+    def likely_s(self, size: int) -> float:
+        """What 9 of 10 such steps stay below: enough for whoever may come while it runs."""
+        return self._bounds(size)[1]
+
+    def tokens_per_s(self, size: int) -> float:
+        """Decodes count like the tokens of the chunk."""
+        return (size + self._work.decode_rows) / self._bounds(size)[1]
+
+    def fits(self, size: int, step_s: float) -> bool:
+        """Tokens that are due are surely in time, and the step is likely within its limit."""
+        surely_s, likely_s = self._bounds(size)
+        return (self._token_limit_s is None or surely_s <= self._token_limit_s) and likely_s <= step_s
+
+    def largest_within(self, step_s: float, sizes: Iterable[int]) -> int:
+        """Where nothing fits, the largest that costs little more than the smallest."""
+        smallest, *others = sorted(sizes)
+        progress_s = self.likely_s(smallest) * PROGRESS_RATIO
+        return max((size for size in others if self.fits(size, step_s) or self.likely_s(size) <= progress_s), default=smallest)
+
+    def _bounds(self, size: int) -> tuple[float, float]:
+        found = self._bounds_s.get(size)
+        if found is None:
+            bucket = self._buckets.choose(self._work.decode_rows, size)
+            found = self._bounds_s[size] = self._model.bounds_s(bucket, self._work.with_chunk(size, self._context))
+        return found
 
 
 def work_of_decodes(decodes: Collection[Sequence]) -> Work:

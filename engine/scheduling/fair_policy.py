@@ -10,8 +10,8 @@ from engine.scheduling.request import Sequence
 from engine.scheduling.tenants import Accounts
 from engine.wire import LANES
 
-JUMP_BEFORE_NS = 250_000_000
-"""A first token that is due so soon may jump the order of the counters,"""
+JUMP_BEFORE_NS = 160_000_000
+"""A prompt that has to begin so soon for its first token to be in time may jump the order of the counters,"""
 JUMP_DEBT = 256.0
 """while its tenant is inside its contract and was served at most so many virtual tokens more than the least served one."""
 NO_DEADLINE_NS = 2**63
@@ -37,6 +37,7 @@ class TenantFair:
     _noted: list[LaneShares] = field(default_factory=list)
     """Those that the newest step went into."""
     _size: int = 0
+    _prompt_token_s: float = 0.0
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, or a preempted one: its old deadline puts it in front."""
@@ -75,6 +76,9 @@ class TenantFair:
         own = self._own_lanes.get(tenant)
         due = own.due(self._waiting_lanes(tenant)) if own is not None else []
         return self._waiting[due[0], tenant][0] if due and due[0] != lane else None
+
+    def note_pace(self, prompt_token_s: float) -> None:
+        self._prompt_token_s = prompt_token_s
 
     def note_step(self, rows: Iterable[Row]) -> None:
         """Lanes are owed by prefill tokens: decodes are in every step anyway."""
@@ -117,11 +121,12 @@ class TenantFair:
         return [lane for lane in LANES if (lane, tenant) in self._waiting]
 
     def _rank(self, tenant: str, first: Sequence, now_ns: int) -> tuple[bool, float, int, int, int]:
-        """What is late already jumps no more: a flood would always be late. Between tenants that were served alike priority decides, then
-        who is closer to its first token: nobody starves by that."""
+        """What can not be in time any more jumps no more: a flood never could. Between tenants that were served alike priority decides,
+        then who is closer to its first token: nobody starves by that."""
         account = self.accounts.of(tenant)
         deadline_ns = first.submit.ttft_deadline_ns
-        is_near = self.by_deadline and deadline_ns > 0 and 0 <= deadline_ns - now_ns < JUMP_BEFORE_NS
+        latest_ns = deadline_ns - round(first.uncomputed_tokens * self._prompt_token_s * 1e9)
+        is_near = self.by_deadline and deadline_ns > 0 and 0 <= latest_ns - now_ns < JUMP_BEFORE_NS
         jumps = is_near and self.accounts.debt(tenant) < JUMP_DEBT and self.accounts.is_in_contract(tenant, now_ns)
         served = self.accounts.stretch(account)
         return not jumps, deadline_ns if jumps else served, -account.policy.priority, first.uncomputed_tokens, account.order

@@ -122,16 +122,17 @@ class Planner:
         stops only itself. Begun prompts go on whoever waits: they were promised their pages."""
         if len(self._policy) and not self._roster.num_free_slots:
             self._roster.park_one()
+        self._policy.note_pace(self._budget.prompt_token_s(draft.decode_work))
         turn = _Turn(self._roster.num_free_slots)
         begun = {sequence.sequence_id: sequence for sequence in self._roster.begun()}
-        fast_is_to_come = self._policy.is_fair and self._has_fast_prefills(begun.values())
+        has_fast = fast_is_to_come = self._policy.is_fair and self._has_fast_prefills(begun.values())
         budget_is_fast: bool | None = None
         for sequence in self._policy.order(begun.values(), now_ns, with_waiting=turn.slots > 0):
             is_fast = sequence.submit.lane == "fast"
             fast_is_to_come = fast_is_to_come and not is_fast
             if budget_is_fast is None or (budget_is_fast and not is_fast) or (is_fast and not budget_is_fast and self._policy.is_fair):
                 budget_is_fast = is_fast
-                self._set_budget(draft, sequence, is_fast=is_fast)
+                self._set_budget(draft, sequence, is_fast=is_fast, has_fast=has_fast)
             if not draft.tokens_left:
                 if fast_is_to_come:
                     continue  # a lane that was owed went first; the step is the fast lane's all the same
@@ -154,7 +155,7 @@ class Planner:
     def _has_fast_prefills(self, begun: Iterable[Sequence]) -> bool:
         return self._roster.waiting.lanes["fast"] > 0 or any(sequence.submit.lane == "fast" for sequence in begun)
 
-    def _set_budget(self, draft: Draft, first: Sequence, *, is_fast: bool) -> None:
+    def _set_budget(self, draft: Draft, first: Sequence, *, is_fast: bool, has_fast: bool) -> None:
         """By time: for the fast lane's chunks, and anew for what comes behind them."""
         if draft.lone or not self._limits.enable_chunked_prefill:
             return
@@ -166,6 +167,7 @@ class Planner:
             wanted_tokens=draft.padded_tokens + first.uncomputed_tokens,
             is_fast=is_fast,
             is_shared=is_shared,
+            has_fast=has_fast,
         )
 
     def _go_on(self, draft: Draft, sequence: Sequence) -> bool:

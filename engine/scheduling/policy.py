@@ -32,6 +32,10 @@ class Policy(Protocol):
         endless work would have each page of the tenant's that comes free."""
         ...
 
+    def note_pace(self, prompt_token_s: float) -> None:
+        """A token of a prompt is expected to take so long from now on; 0: unknown."""
+        ...
+
     def note_step(self, rows: Iterable[Row]) -> None:
         """A step with these rows of prompts was planned."""
         ...
@@ -86,6 +90,9 @@ class FirstComeFirstServed:
     def owed_before(self, sequence: Sequence) -> None:
         """Lanes are nothing to it."""
 
+    def note_pace(self, prompt_token_s: float) -> None:
+        """Nobody is hurried by it."""
+
     def note_step(self, rows: Iterable[Row]) -> None:
         """Nothing to remember."""
 
@@ -125,6 +132,9 @@ class ByPriority:
 
     def owed_before(self, sequence: Sequence) -> None:
         """Lanes are nothing to it."""
+
+    def note_pace(self, prompt_token_s: float) -> None:
+        """Nobody is hurried by it."""
 
     def note_step(self, rows: Iterable[Row]) -> None:
         """Nothing to remember."""

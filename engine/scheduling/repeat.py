@@ -60,7 +60,7 @@ class DecodeRepeater:
         ended: list[int] = []
         while len(ended) < most and now_ns < until_ns:
             work = Work(decode_rows=rows, decode_context=context)
-            if bound_s and self._model is not None and self._model.predict_s(bucket, work) > bound_s:
+            if bound_s and self._model is not None and self._model.likely_s(bucket, work) > bound_s:
                 break
             step_ns = max(1, round(times.seconds(bucket, work) * 1e9))
             if whole and now_ns + step_ns > until_ns:

@@ -228,6 +228,10 @@ class StepModel:
         """What 99 of 100 such steps stay below."""
         return self.surely_s(self.expect_s(bucket, work))
 
+    def likely_s(self, bucket: Bucket, work: Work) -> float:
+        """What 9 of 10 such steps stay below."""
+        return self.bounds_s(bucket, work)[1]
+
     def surely_s(self, expected_s: float) -> float:
         """What 99 of 100 steps stay below that are expected to take so long."""
         lowest, highest = CORRECTION_BOUNDS

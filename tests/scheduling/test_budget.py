@@ -16,9 +16,9 @@ from tests.scheduling.test_scheduler import draw, plan_of, text_of
 MS = 1_000_000
 
 
-def make_budget(max_step_ms: int = 14) -> StepBudget:
+def make_budget(max_step_ms: int = 14, **changes) -> StepBudget:
     """10 ms a step and 0.1 ms a prefill row: 16, 32 and 48 rows take 11.6, 13.2 and 14.8 ms."""
-    limits = make_limits(max_step_ms=max_step_ms, max_num_seqs=16)
+    limits = make_limits(**({"max_step_ms": max_step_ms, "max_num_seqs": 16} | changes))
     return StepBudget(limits, StepModel(times_of(limits)))
 
 
@@ -37,13 +37,13 @@ def decode(
 
 
 def test_the_prefill_is_the_largest_compiled_size_within_the_step_limit() -> None:
-    assert [make_budget(limit).prefill_rows(None, NO_WORK, 0) for limit in (100, 11)] == [48, 32]
+    assert [make_budget(limit).prefill_rows(None, NO_WORK, 0) for limit in (100, 8)] == [48, 32]
     assert make_budget(0).prefill_rows(None, NO_WORK, 0) is None
 
 
 def test_the_step_limit_binds_nobody_who_is_alone_but_token_deadlines_do() -> None:
-    assert make_budget(11).prefill_rows(None, NO_WORK, 0, is_shared=False) is None
-    assert make_budget(11).prefill_rows(None, NO_WORK, 0, is_shared=True) == 32
+    assert make_budget(8).prefill_rows(None, NO_WORK, 0, is_shared=False) is None
+    assert make_budget(8).prefill_rows(None, NO_WORK, 0, is_shared=True) == 32
 
 
 def test_where_every_step_is_longer_than_the_limit_decodes_go_on_beside_fast_work_that_can_not_start() -> None:
@@ -57,13 +57,32 @@ def test_where_every_step_is_longer_than_the_limit_decodes_go_on_beside_fast_wor
     assert text_of(plan_of(scheduler)) == "1"
 
 
-def test_a_step_is_a_third_longer_than_its_limit_where_it_does_much_more() -> None:
-    """48 rows in 14.8 ms are 1.34 times as fast as 32 in 13.2."""
-    assert [make_budget(limit).prefill_rows(None, NO_WORK, 0) for limit in (14, 12)] == [48, 48]
+def test_a_step_is_longer_than_its_limit_as_far_as_it_has_to_be_worth_its_fixed_costs() -> None:
+    """32 rows in 13.2 ms are 0.75 times as fast as 48 in 14.8; 1.75 times 9 ms are longer than those, 1.75 times 8 are not."""
+    assert [make_budget(limit).prefill_rows(None, NO_WORK, 0) for limit in (14, 9, 8)] == [48, 48, 32]
     assert make_budget(14).prefill_rows(0.014, NO_WORK, 0) == 32, "a token is due"
     limits = make_limits(max_step_ms=33, max_num_seqs=16)
     steep = StepTimes({bucket: 0.001 + 1e-3 * bucket.prefill_tokens for bucket in limits.buckets.all()})
     assert StepBudget(limits, StepModel(steep)).prefill_rows(None, NO_WORK, 0) == 32, "as fast as with 48, and within the limit"
+
+
+def test_a_step_that_can_not_be_cut_short_for_a_newcomer_is_no_longer_than_the_newcomers_own() -> None:
+    """Steps of 21 ms and the newcomer's of 16.4 need 37.4 until the next token; nine tenths of 16.4 are 14.8, 48 rows take more."""
+    limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128, max_step_ms=12)
+    model = StepModel(StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1.001e-4))
+    budget = StepBudget(limits, model)
+    assert [budget.prefill_rows(due_s, NO_WORK, 0) for due_s in (None, 0.038, 0.037)] == [96, 96, 32]
+    assert budget.prefill_rows(0.037, NO_WORK, 0, has_fast=True) == 96, "newcomers are there already"
+    assert StepBudget(replace(limits, enable_step_interrupts=False), model).prefill_rows(None, NO_WORK, 0) == 32
+
+
+def test_a_step_of_the_fast_lane_is_filled_in_part_as_far_as_it_pays() -> None:
+    """256 rows in 35.6 ms are 0.86 times as fast as 512 in 61.2; 400 would be within its 50 ms."""
+    limits = make_limits(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=512, max_step_ms=25)
+    limits = replace(limits, buckets=replace(limits.buckets, prefill_tokens=(16, 512)))
+    budget = StepBudget(limits, StepModel(StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)))
+    assert budget.prefill_rows(None, NO_WORK, 0, is_fast=True) == 256
+    assert budget.prefill_rows(0.03, NO_WORK, 0, is_fast=True) == 192, "a token is due"
 
 
 def test_a_fast_prompt_may_take_two_step_limits_and_what_comes_behind_it_only_one() -> None:
@@ -106,7 +125,7 @@ def test_a_lane_that_is_owed_shares_its_step_with_the_fast_lane() -> None:
     """A step of its own would cost the fast lane almost as much as one with both."""
     limits = make_limits(
         scheduling_policy="vtc",
-        max_step_ms=11,
+        max_step_ms=8,
         max_model_len=200,
         num_pages=200,
         enable_prefix_caching=False,
@@ -174,7 +193,7 @@ def test_behind_a_short_step_the_next_is_planned_at_once() -> None:
 
 def test_a_program_that_computes_no_padding_is_filled_in_part() -> None:
     """16 rows take 11.6 ms and each 16 more take 1.6 in whichever program (there are those of 16, 32 and 128)."""
-    limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128)
+    limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128, enable_step_interrupts=False)
     rows_cost = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
     programs_cost = StepTimes({bucket: 0.01 + 1e-4 * bucket.prefill_tokens for bucket in limits.buckets.all()})
     for max_step_ms, filled, padded in ((15, 48, 32), (16.9, 64, 32), (40, 128, 128)):
@@ -188,8 +207,9 @@ def test_a_prompt_of_the_fast_lane_is_not_cut_where_the_rest_would_take_longer()
     limits = make_limits(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=128)
     times = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
     budget = StepBudget(replace(limits, max_step_ms=8), StepModel(times))  # twice as much for the fast lane: 64 rows take 16.4 ms
-    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 64
-    assert budget.prefill_rows(0.016, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 32
+    assert budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 96  # 19.6 ms: room for another one's tokens
+    assert budget.prefill_rows(0.017, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 64
+    assert budget.prefill_rows(0.016, NO_WORK, 0, wanted_tokens=60, is_fast=True) == 48
     assert (
         budget.prefill_rows(None, NO_WORK, 0, wanted_tokens=128, is_fast=True) == 128
     )  # 22.8 ms: less than 14.8 and 11.6 for one more step
@@ -199,7 +219,9 @@ def test_a_prompt_of_the_fast_lane_is_not_cut_where_the_rest_would_take_longer()
 @pytest.mark.parametrize(("costs", "planned"), [("rows", 48), ("programs", 32)])
 def test_a_chunk_is_not_cut_back_to_a_smaller_program_where_padding_costs_nothing(costs: str, planned: int) -> None:
     """48 rows of 128 leave more padding than a step that computes it may have."""
-    limits = make_limits(max_num_batched_tokens=128, max_model_len=128, max_step_ms=15, scheduling_policy="vtc")
+    limits = make_limits(
+        max_num_batched_tokens=128, max_model_len=128, max_step_ms=15, scheduling_policy="vtc", enable_step_interrupts=False
+    )
     if costs == "rows":
         times = StepTimes(dict.fromkeys(limits.buckets.all(), 0.01), prefill_token_s=1e-4)
     else:

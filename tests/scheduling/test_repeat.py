@@ -62,6 +62,7 @@ def state_of(simulator: Simulator) -> tuple:
     quota=st.booleans(),
     interrupts=st.booleans(),
 )
+@example(seed=173, policy="vtc", pages=24, caches=False, ttl_s=1.0, quota=False, interrupts=False)  # a jump by what came before
 @example(seed=139, policy="vtc", pages=40, caches=True, ttl_s=None, quota=True, interrupts=False)  # one holds more pages than it needs yet
 def test_many_steps_at_once_leave_the_state_of_single_steps(
     seed: int, policy: str, pages: int, caches: bool, ttl_s: float | None, quota: bool, interrupts: bool

@@ -146,6 +146,17 @@ def test_a_deadline_jumps_only_when_it_is_near_and_not_past_and_the_debt_is_smal
     assert order_of(fair_policy(*waiting, charged={"a": int(debt)}), now_ns=now_ns)[0] == first
 
 
+@pytest.mark.parametrize(("due_in_ms", "first"), [(99, 2), (101, 1), (259, 1), (261, 2)])
+def test_a_deadline_is_near_by_when_the_prompt_has_to_begin(due_in_ms: int, first: int) -> None:
+    """100 tokens of 1 ms."""
+    now_ns = 10**9
+    long = make_sequence(1, "a", deadline_ns=now_ns + due_in_ms * 10**6)
+    long.tokens, long.prompt_tokens = [5] * 100, 100
+    policy = fair_policy(long, make_sequence(2, "b"), charged={"a": 70})
+    policy.note_pace(0.001)
+    assert order_of(policy, now_ns=now_ns)[0] == first
+
+
 def test_a_deadline_jumps_only_while_its_tenant_is_inside_its_contract() -> None:
     now_ns = 10**9
     waiting = (make_sequence(1, "a", deadline_ns=now_ns + 1), make_sequence(2, "b"))
