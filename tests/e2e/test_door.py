@@ -47,12 +47,15 @@ def test_who_waits_longer_than_its_tier_allows_is_refused_and_nothing_of_it_was_
 ) -> None:
     hurried = tenant_headers(appliance, "hurried", overrides={"ttft_ms": None, "queue_ttl_ms": 300})
     with ExitStack() as running:
-        for _ in range(ROWS):  # the last row or two are for other tenants
+        begun = 0
+        # the last row or two are for other tenants; on a machine that stands still for a moment one waits too long beside a free row
+        while metric(client, "running_requests") < ROWS - 2 or not unserved(client, "hurried"):
             running.enter_context(closing(begin(appliance, hurried, prompt="Count:", max_tokens=3_000)))
-        until(lambda: metric(client, "running_requests") + unserved(client, "hurried") == ROWS)
+            begun += 1
+            until(lambda: metric(client, "running_requests") + unserved(client, "hurried") == begun)  # noqa: B023 - called at once
         late = client.post("/v1/completions", json={"prompt": "Count:", "max_tokens": 1}, headers=hurried)
     assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout") and "0.3 s" in late.json()["error"]["message"]
     assert "retry-after" in late.headers
-    until(lambda: metric(client, "requests_total", tenant="hurried") == ROWS + 1)
+    until(lambda: metric(client, "requests_total", tenant="hurried") == begun + 1)
     assert metric(client, "requests_total", tenant="hurried", outcome="expired") >= 1
-    assert metric(client, "queue_wait_seconds_count", tenant="hurried") == ROWS + 1 - unserved(client, "hurried")
+    assert metric(client, "queue_wait_seconds_count", tenant="hurried") == begun + 1 - unserved(client, "hurried")
