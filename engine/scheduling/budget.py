@@ -130,11 +130,9 @@ class StepBudget:
     def _filled(self, chunks: "_Chunks", best: int, compiled: tuple[int, ...], step_s: float, worth_s: float) -> int:
         """The chunk of `best` made longer block by block, where a program that does not compute its padding may be filled in part: in steps
         of at most `step_s`, or of `worth_s` until the step is worth its fixed costs."""
-        sizes = compiled if self.pays_padding else range(compiled[0], compiled[-1] + 1, QUERY_BLOCK_TOKENS)
+        blocks = range(best + QUERY_BLOCK_TOKENS, compiled[-1] + 1, QUERY_BLOCK_TOKENS)
         enough = EFFICIENT_SHARE * chunks.tokens_per_s(compiled[-1])
-        for size in sizes:
-            if size <= best:
-                continue
+        for size in [size for size in compiled if size > best] if self.pays_padding else blocks:
             is_worth_it = chunks.tokens_per_s(best) < enough and chunks.tokens_per_s(size) > chunks.tokens_per_s(best)
             if not (chunks.fits(size, step_s) or (is_worth_it and chunks.fits(size, worth_s))):
                 break

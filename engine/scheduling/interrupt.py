@@ -120,4 +120,4 @@ class Interrupts:
         buckets = self._limits.buckets
         tokens = min(newcomer.waiting_tokens, buckets.prefill_capacity(work.decode_rows))
         bucket = buckets.choose(work.decode_rows, tokens)
-        return model.bounds_s(bucket, work.with_chunk(tokens, newcomer.prompt_tokens - newcomer.waiting_tokens))[1]
+        return model.likely_s(bucket, work.with_chunk(tokens, newcomer.prompt_tokens - newcomer.waiting_tokens))

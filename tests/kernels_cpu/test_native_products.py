@@ -56,12 +56,17 @@ def test_product_is_exact_but_for_f32_rounding(library: NativeLibrary, isa: str,
     np.testing.assert_array_equal(np.asarray(native_product(jnp.asarray(x), weight)), got.astype(jnp.bfloat16))
 
 
+def multiplied(library: NativeLibrary, isa: str, kind: str, *, seed: int, num_rows: int) -> tuple[NativeWeight, jax.Array, np.ndarray]:
+    """A weight of 192 outputs, rows of 256, and their product in f32."""
+    draw = np.random.default_rng(seed)
+    weight, _ = packed(kind, draw.standard_normal((192, 256)).astype(np.float32), library.level(isa))
+    x = jnp.asarray(draw.standard_normal((num_rows, 256)), jnp.bfloat16)
+    return weight, x, np.asarray(native_product(x, weight, out_dtype=jnp.float32))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_of_a_product_does_not_depend_on_how_many_there_are(library: NativeLibrary, isa: str, kind: str) -> None:
-    draw = np.random.default_rng(2)
-    weight, _ = packed(kind, draw.standard_normal((192, 256)).astype(np.float32), library.level(isa))
-    x = jnp.asarray(draw.standard_normal((130, 256)), jnp.bfloat16)
-    whole = np.asarray(native_product(x, weight, out_dtype=jnp.float32))
+    weight, x, whole = multiplied(library, isa, kind, seed=2, num_rows=130)
     for rows in (1, 2, 3, 5, 6, 7, 8, 9, 16, 47, 48, 49, 97):
         np.testing.assert_array_equal(np.asarray(native_product(x[:rows], weight, out_dtype=jnp.float32)), whole[:rows])
         np.testing.assert_array_equal(np.asarray(native_product(x[-rows:], weight, out_dtype=jnp.float32)), whole[-rows:])
@@ -69,10 +74,7 @@ def test_a_row_of_a_product_does_not_depend_on_how_many_there_are(library: Nativ
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_nobody_reads_are_not_computed_and_change_no_other(library: NativeLibrary, isa: str, kind: str) -> None:
-    draw = np.random.default_rng(5)
-    weight, _ = packed(kind, draw.standard_normal((192, 256)).astype(np.float32), library.level(isa))
-    x = jnp.asarray(draw.standard_normal((60, 256)), jnp.bfloat16)
-    whole = np.asarray(native_product(x, weight, out_dtype=jnp.float32))
+    weight, x, whole = multiplied(library, isa, kind, seed=5, num_rows=60)
     for live in (np.arange(60) % 7 < 3, np.arange(60) == 59, np.zeros(60, bool), np.ones(60, bool)):
         got = np.asarray(native_product(x, weight, out_dtype=jnp.float32, live=jnp.asarray(live)))
         np.testing.assert_array_equal(got, np.where(live[:, None], whole, 0))
