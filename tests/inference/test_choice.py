@@ -90,6 +90,19 @@ def test_no_stop_string_ends_an_output_before_min_tokens(model: TextModel, ids: 
             assert choice.num_tokens > min_tokens
 
 
+def test_a_token_whose_text_is_not_whole_yet_is_something_to_send(model: TextModel) -> None:
+    """A stream shows that tokens come, as vLLM's does; their text follows with the last one of the character."""
+    ids = model.tokenizer.encode("a\u2603b", add_bos=False)
+    choice = Choice(0, Prompt((5,)), model.tokenizer, ends=Ends(), bound="max_tokens", min_tokens=0, echo=False, scores=False)
+    deltas = []
+    for position, token_id in enumerate(ids):
+        choice.feed(SequenceEvent(1, (token_id,)), position)
+        deltas.append(choice.drain())
+    assert [(delta.num_tokens, delta.is_empty) for delta in deltas] == [(1, False)] * len(ids)
+    assert "" in [delta.text for delta in deltas] and "".join(delta.text for delta in deltas) == "a\u2603b"
+    assert choice.drain().is_empty
+
+
 def test_events_after_the_end_change_nothing(model: TextModel) -> None:
     choice = Choice(0, Prompt((5,)), model.tokenizer, ends=Ends(), bound="max_tokens", min_tokens=0, echo=False, scores=False)
     choice.feed(SequenceEvent(1, (33, 2), finish=FinishReason.STOP), 1)

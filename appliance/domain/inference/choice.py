@@ -32,14 +32,16 @@ class Delta:
     """What an output gained since the last one."""
 
     text: str = ""
+    num_tokens: int = 0
+    """Also those whose text is held back, as it ends inside a character or may begin a stop string."""
     scored: list[ScoredToken] = field(default_factory=list[ScoredToken])
     finish_reason: str | None = None
     finish_detail: FinishDetail | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to send: the tokens so far end inside a character or a possible stop string."""
-        return not self.text and not self.scored and self.finish_reason is None
+        """Nothing to send."""
+        return not self.num_tokens and not self.text and not self.scored and self.finish_reason is None
 
 
 class Choice:
@@ -116,12 +118,11 @@ class Choice:
     def drain(self) -> Delta:
         """What was gained since the last call."""
         delta, self._delta = self._delta, Delta()
+        delta.num_tokens, self.num_drained_tokens = self.num_tokens - self.num_drained_tokens, self.num_tokens
         delta.finish_reason, delta.finish_detail = self.finish_reason, self.finish_detail
         whole = self.finish_reason is not None and not self.ended_here
         while self._waiting and (whole or self._waiting[0].text_offset < self._sent_chars):
             delta.scored.append(self._waiting.popleft())
-        if not delta.is_empty:
-            self.num_drained_tokens = self.num_tokens
         return delta
 
     def _append(self, token_id: int, score: TokenLogprob | None) -> None:

@@ -128,7 +128,8 @@ class ChatFormat:
     def event(self, choice: Choice, delta: Delta) -> bytes:
         is_first = choice.index not in self._begun
         self._begun.add(choice.index)
-        gained = a.ChatDelta("assistant" if is_first else msgspec.UNSET, delta.text if delta.text or is_first else msgspec.UNSET)
+        has_content = is_first or delta.text or delta.finish_reason is None
+        gained = a.ChatDelta("assistant" if is_first else msgspec.UNSET, delta.text if has_content else msgspec.UNSET)
         detail = delta.finish_detail or msgspec.UNSET
         chunk_choice = a.ChatChunkChoice(choice.index, gained, self._logprobs(delta.scored), delta.finish_reason, detail)
         return data_event(self._chunk([chunk_choice], None if self._include_usage else msgspec.UNSET))
