@@ -97,7 +97,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who goes first: by arrival, by tenants' priority, by turns of requests, by fair shares of tokens (the last two share memory, too)."""
     max_step_ms: int = 30
     """A step with prefill work is predicted to take at most so many milliseconds, as the next request may arrive in it; 0 is no bound.
-    Twice as many for prompts of the fast lane. Where a step's fixed costs would take much of that, up to 1.75 times as many (fast: 2.5),
+    Twice as many for prompts of the fast lane. Where a step's fixed costs would take much of that, up to 2.5 times as many
     as far as it pays."""
     swap_space: float = 1.0
     """GiB of host memory for the KV pages of preempted sequences, where copying is predicted to be cheaper than computing again. At most
@@ -567,11 +567,13 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     budget_tokens: int = 0
     """Most prefill rows that its time allowed; 0: no bound, or no prefill wanted in."""
     interrupted_by: int = NOBODY
-    """The sequence for which it was cut short: it worked for nobody, and has no shares. `NOBODY`: it ran to its end."""
+    """The sequence for which it was cut short: it worked for its decodes only, and prompts have no shares. `NOBODY`: it ran to its end."""
     interrupted_for: str = ""
     """That sequence's tenant."""
     evictions: tuple[Eviction, ...] = ()
     """Since the step before; `evicted_pages` in all."""
+    lost_tokens: float = 0.0
+    """Of a step that was cut short: what is done again, in virtual tokens."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step", array_like=True):

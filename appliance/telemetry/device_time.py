@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from appliance.telemetry import families as f
-from appliance.telemetry.explain.runs import units_of
-from engine.wire import StepRecord, WorkShare
+from appliance.telemetry.explain.runs import work_of
+from engine.wire import StepRecord
 
 
 class DeviceTime(Collector):
@@ -24,9 +24,8 @@ class DeviceTime(Collector):
         self._labels = (model, quantization, gpu_type)
 
     def note_step(self, record: StepRecord, device_s: float) -> None:
-        """A step took `device_s` of the device. What was lost as it was cut short is on whom it was cut short for."""
-        shares = {record.interrupted_for: 1.0} if record.interrupted_for else shares_of(record.shares)
-        for tenant_id, share in shares.items():
+        """A step took `device_s` of the device."""
+        for tenant_id, share in shares_of(record).items():
             self._seconds[self._label_of(tenant_id)] += share * device_s
 
     def forget(self, labels: Iterable[str]) -> None:
@@ -45,10 +44,8 @@ class DeviceTime(Collector):
         yield family
 
 
-def shares_of(shares: Iterable[WorkShare]) -> dict[str, float]:
+def shares_of(record: StepRecord) -> dict[str, float]:
     """Each tenant's part of a step; they sum to 1, where there was any work."""
-    costs: dict[str, float] = {}
-    for share in shares:
-        costs[share.tenant_id] = costs.get(share.tenant_id, 0.0) + units_of(share)
-    total = sum(costs.values())
-    return {tenant_id: cost / total for tenant_id, cost in costs.items()} if total else {}
+    work = work_of(record)
+    total = sum(work.values())
+    return {tenant_id: units / total for tenant_id, units in work.items() if tenant_id is not None} if total else {}

@@ -18,7 +18,6 @@ from engine.scheduling.plan import (
     QUERY_BLOCK_TOKENS,
     Admitted,
     Bucket,
-    Interrupted,
     PrefillChunk,
     StepPlan,
     StepResult,
@@ -62,7 +61,7 @@ class _Owner:
 
 
 class Cutter(Protocol):
-    """Stops a step between two layers; `engine.kernels.cpu.library.NativeLibrary` is one."""
+    """Leaves prompts out of the rest of a step, between two layers; `engine.kernels.cpu.library.NativeLibrary` is one."""
 
     def want_cut(self) -> None: ...
     def settle_cut(self) -> bool: ...
@@ -113,30 +112,29 @@ class DeviceRunner:
         return self._cutter is not None
 
     def interrupt(self, ticket: Ticket) -> bool:
-        """The device's state is as a step leaves it that drew other tokens: what it wrote stands where its rows will write again."""
+        """The device's state is as a step leaves it whose prompts had other tokens: what it wrote of them is written again."""
         if self._cutter is None or self.is_done(ticket):
             return False
         self._cutter.want_cut()
         return True
 
-    def collect(self, ticket: Ticket) -> StepResult | Interrupted:
+    def collect(self, ticket: Ticket) -> StepResult:
         """Wait for a step's results. One host-device sync."""
         assert isinstance(ticket, _Dispatched)
         plan = ticket.plan
         packed = np.asarray(ticket.packed)
         self._mover.settle()
-        if self._cutter is not None and self._cutter.settle_cut():
-            return Interrupted()
+        is_cut = self._cutter is not None and self._cutter.settle_cut()
         chunk_rows = ticket.shape.bucket.decode_rows + np.arange(len(plan.prefills))
         rows = packed[np.concatenate([ticket.row_of_decode, chunk_rows])]
-        samples = (*(True for _ in plan.decodes), *(chunk.samples for chunk in plan.prefills))
+        samples = (*(True for _ in plan.decodes), *(chunk.samples and not is_cut for chunk in plan.prefills))
         tokens = tuple(token if drawn else -1 for token, drawn in zip(rows[:, 0].tolist(), samples, strict=True))
         logprobs = tuple(
             read_logprob(row, sampling.logprobs) if drawn and sampling.logprobs >= 0 else None
             for row, drawn, sampling in zip(rows, samples, ticket.samplings, strict=True)
         )
-        if not ticket.shape.scores_prompt:
-            return StepResult(tokens, logprobs)
+        if is_cut or not ticket.shape.scores_prompt:
+            return StepResult(tokens, logprobs, is_cut=is_cut)
         scored = packed[ticket.shape.sample_rows :][: len(ticket.scored_tokens)]
         wanted = ticket.samplings[0].prompt_logprobs
         return StepResult(tokens, logprobs, (tuple(read_logprob(row, wanted) for row in scored),))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from engine.scheduling.buckets import Buckets, round_to_block
 from engine.scheduling.limits import Limits
@@ -21,14 +22,22 @@ PROGRESS_RATIO = 1.25
 EFFICIENT_SHARE = 0.85
 """A step that does less than so much of what the largest program does a second may be longer than its limit, as far as it has to for that.
 Else a machine slower than the limit expects would spend most of its time on what every step costs however small:"""
-LONGER_FAST_STEP_RATIO = 2.5
-"""in the fast lane up to so many step limits;"""
-LONGER_STEP_RATIO = 1.75
-"""in the slower ones up to so many, where it can be cut short for whoever comes,"""
+LONGER_STEP_RATIO = 2.5
+"""up to so many step limits in the fast lane, and in the slower ones where it can be cut short for whoever comes,"""
 NEWCOMER_SHARE = 0.9
 """and else up to so much of what the newcomer's own step takes: it waits no longer than its own prompt."""
 NEWCOMER_TOKENS = 64
 """A short prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimit:
+    """How long a step may take by the tightest token deadlines of its decodes."""
+
+    mean_s: float
+    """For their mean time a token, as far as one gap may be longer: a step that is late once in ten times is made up for."""
+    gap_s: float
+    """For each single gap: that is not."""
 
 
 class StepBudget:
@@ -72,12 +81,13 @@ class StepBudget:
         largest = buckets.choose(len(decodes), 0)
         return all(model.likely_s(Bucket(rows, 0), work) <= self._max_step_s for rows in buckets.decode_rows if rows <= largest.decode_rows)
 
-    def token_limit_s(self, decodes: Iterable[Sequence], start_ns: int) -> float | None:
-        """How long a step with these decodes may take by their tightest token deadline, before any of them is in it; None: no deadline."""
-        if self._model is None:
+    def token_limit(self, decodes: Iterable[Sequence], start_ns: int) -> TokenLimit | None:
+        """Of a step with these decodes, before any of them is in it; None: no deadline."""
+        timed = [sequence for sequence in decodes if sequence.tpot_ns]
+        if self._model is None or not timed:
             return None
-        first_ns = min([due_ns(sequence, start_ns) for sequence in decodes if sequence.tpot_ns], default=None)
-        return None if first_ns is None else (first_ns - start_ns) / 1e9
+        due, latest = (min([when_ns(sequence, start_ns) for sequence in timed]) for when_ns in (due_ns, latest_ns))
+        return TokenLimit((due - start_ns) / 1e9, (latest - start_ns) / 1e9)
 
     def prompt_token_s(self, work: Work) -> float:
         """Likely time of a prompt's token in steps with decodes that are this work; 0: unknown."""
@@ -89,7 +99,7 @@ class StepBudget:
 
     def prefill_rows(
         self,
-        token_limit_s: float | None,
+        token_limit: TokenLimit | None,
         work: Work,
         context: int,
         *,
@@ -98,32 +108,32 @@ class StepBudget:
         is_shared: bool = True,
         has_fast: bool = False,
     ) -> int | None:
-        """The most prefill rows beside decodes that are this work and bound the step by `token_limit_s`, when the first chunk follows
+        """The most prefill rows beside decodes that are this work and bound the step by `token_limit`, when the first chunk follows
         `context` tokens: whole query blocks, at least one. Or the `wanted_tokens` of the first prompt, where the rest of them would cost it
-        a step more, and tokens that are due are likely in time (else they surely are). `is_fast`: of the fast lane. None: no bound.
+        a step more, and tokens that are due are likely in time. `is_fast`: of the fast lane. None: no bound.
 
-        The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count. `has_fast`: prompts
-        of the fast lane are there already, whose steps may be longer than that anyway.
+        The step limit protects whoever comes next: where nobody else can (not `is_shared`), only token deadlines count. `has_fast`: a
+        prompt of the fast lane is in the step, too, so that it is not cut short for anybody.
         """
         if fixed_tokens := self._limits.fixed_chunk_tokens:
             compiled_tokens = self._limits.buckets.prefill_below(work.decode_rows, fixed_tokens)
             return compiled_tokens or fixed_tokens // QUERY_BLOCK_TOKENS * QUERY_BLOCK_TOKENS
         step_s = self._max_step_s * (FAST_STEP_RATIO if is_fast else 1) if is_shared and self._max_step_s else math.inf
-        if self._model is None or (token_limit_s is None and math.isinf(step_s)):
+        if self._model is None or (token_limit is None and math.isinf(step_s)):
             return None
         buckets = self._limits.buckets
         compiled = buckets.mixed_prefill_tokens if work.decode_rows else buckets.prefill_tokens
-        chunks = _Chunks(buckets, self._model, work, context, token_limit_s)
+        chunks = _Chunks(buckets, self._model, work, context, token_limit)
         if not is_fast:
-            worth_s = self._longest_s(step_s, None if has_fast else token_limit_s)
+            worth_s = step_s if has_fast else self._longest_s(step_s)
             return self._filled(chunks, chunks.largest_within(step_s, compiled), compiled, step_s, worth_s)
         wanted = min(round_to_block(wanted_tokens), compiled[-1])
         best = chunks.largest_within(step_s, (*compiled, wanted) if wanted else compiled)
         # Only as far as it pays: steps that a flood of short prompts fills to the brim would make the next one of others wait longer.
-        best = self._filled(chunks, best, compiled, 0.0, worth_s=step_s * LONGER_FAST_STEP_RATIO / FAST_STEP_RATIO)
+        best = self._filled(chunks, best, compiled, 0.0, worth_s=step_s * LONGER_STEP_RATIO / FAST_STEP_RATIO)
         if wanted > best:
             in_two_steps_s = chunks.likely_s(best) + chunks.likely_s(compiled[0])
-            if chunks.likely_s(wanted) <= (in_two_steps_s if token_limit_s is None else min(in_two_steps_s, token_limit_s)):
+            if chunks.likely_s(wanted) <= (in_two_steps_s if token_limit is None else min(in_two_steps_s, token_limit.mean_s)):
                 return wanted  # the rest in a step of its own would take longer, for it and for everybody
         return best
 
@@ -139,14 +149,12 @@ class StepBudget:
             best = size
         return best
 
-    def _longest_s(self, step_s: float, token_limit_s: float | None) -> float:
-        """Of a step of the slower lanes. It can not be cut short where a token is due before the newcomer's own step would end."""
+    def _longest_s(self, step_s: float) -> float:
+        """Of a step of the slower lanes."""
         longest_s = step_s * LONGER_STEP_RATIO
-        newcomer_s = NEWCOMER_TOKENS * self.prompt_token_s(NO_WORK)
-        leaves_room = token_limit_s is None or token_limit_s >= longest_s + newcomer_s
-        if self._limits.enable_step_interrupts and leaves_room:
+        if self._limits.enable_step_interrupts:
             return longest_s
-        return max(step_s, min(longest_s, NEWCOMER_SHARE * newcomer_s))
+        return max(step_s, min(longest_s, NEWCOMER_SHARE * NEWCOMER_TOKENS * self.prompt_token_s(NO_WORK)))
 
     @property
     def pays_padding(self) -> bool:
@@ -157,12 +165,12 @@ class StepBudget:
 class _Chunks:
     """A step with a chunk of each size: how long it takes, asked once, and whether that is short enough."""
 
-    def __init__(self, buckets: Buckets, model: StepModel, work: Work, context: int, token_limit_s: float | None) -> None:
+    def __init__(self, buckets: Buckets, model: StepModel, work: Work, context: int, token_limit: TokenLimit | None) -> None:
         self._buckets = buckets
         self._model = model
         self._work = work
         self._context = context
-        self._token_limit_s = token_limit_s
+        self._token_limit = token_limit
         self._bounds_s: dict[int, tuple[float, float]] = {}
 
     def likely_s(self, size: int) -> float:
@@ -174,9 +182,10 @@ class _Chunks:
         return (size + self._work.decode_rows) / self._bounds(size)[1]
 
     def fits(self, size: int, step_s: float) -> bool:
-        """Tokens that are due are surely in time, and the step is likely within its limit."""
+        """No gap between tokens is surely too long, their mean likely is not, and the step is likely within its limit."""
         surely_s, likely_s = self._bounds(size)
-        return (self._token_limit_s is None or surely_s <= self._token_limit_s) and likely_s <= step_s
+        limit = self._token_limit
+        return (limit is None or (surely_s <= limit.gap_s and likely_s <= limit.mean_s)) and likely_s <= step_s
 
     def largest_within(self, step_s: float, sizes: Iterable[int]) -> int:
         """Where nothing fits, the largest that costs little more than the smallest."""
@@ -210,19 +219,24 @@ def suggest_fast_prompt_tokens(times: StepTimes, limits: Limits) -> int:
 
 
 def due_ns(sequence: Sequence, start_ns: int) -> int:
-    """When its next token is due, in a step that starts when the steps in flight are done: they may draw one, too."""
-    return next_due_ns(sequence, start_ns if sequence.in_flight_samples else sequence.last_token_ns)
-
-
-def next_due_ns(sequence: Sequence, last_token_ns: int) -> int:
-    """When the token after the one of `last_token_ns` is due: one gap may be longer than the target, where the mean with it is not."""
-    if not sequence.tpot_ns:
-        return last_token_ns + PATIENT_GAP_NS
-    tpot_ns = sequence.tpot_ns
+    """When its next token is due, in a step that starts when the steps in flight are done (they may draw one, too): one gap may be longer
+    than the target, where the mean with it is not."""
+    last_ns, tpot_ns = _last_token_ns(sequence, start_ns), sequence.tpot_ns
+    if not tpot_ns:
+        return last_ns + PATIENT_GAP_NS
     gaps = len(sequence.tokens) + sequence.in_flight_samples - sequence.prompt_tokens
-    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns, last_token_ns + tpot_ns
+    by_mean_ns, by_gap_ns = sequence.first_token_ns + gaps * tpot_ns, last_ns + tpot_ns
     # comparisons, because this is asked of every decode row of every step
     if by_mean_ns <= by_gap_ns:
         return by_gap_ns
-    longest_ns = last_token_ns + round(tpot_ns * GAP_TARGETS)
+    longest_ns = latest_ns(sequence, start_ns)
     return by_mean_ns if by_mean_ns < longest_ns else longest_ns
+
+
+def latest_ns(sequence: Sequence, start_ns: int) -> int:
+    """When the next token of one with a target must have come, whatever its mean."""
+    return _last_token_ns(sequence, start_ns) + round(sequence.tpot_ns * GAP_TARGETS)
+
+
+def _last_token_ns(sequence: Sequence, start_ns: int) -> int:
+    return start_ns if sequence.in_flight_samples else sequence.last_token_ns

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engine.scheduling.buckets import round_to_block
+from engine.scheduling.budget import TokenLimit
 from engine.scheduling.limits import Limits
 from engine.scheduling.plan import QUERY_BLOCK_TOKENS, Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan
 from engine.scheduling.request import Sequence
@@ -30,10 +31,10 @@ class Row(msgspec.Struct, eq=False):
     """It was committed, and its token is the sequence's."""
 
     def take_back(self) -> None:
-        """The step was cut short, and none is planned behind it: the row is to be planned again. Its pages the runner's table has."""
+        """The step was cut short, and none is planned behind it: the chunk is to be planned again. Its pages the runner's table has."""
         self.sequence.planned_tokens -= self.tokens
         self.sequence.in_flight_samples -= self.samples
-        self.sequence.decoding = self.is_decode
+        self.sequence.decoding = False
 
 
 class PlannedStep(msgspec.Struct, frozen=True):
@@ -49,11 +50,13 @@ class PlannedStep(msgspec.Struct, frozen=True):
     expected_s: float = 0.0
     left_prompts: bool = False
     """Prompt tokens stay behind it that no step held yet, and there is a row to compute them in."""
-    token_limit_s: float | None = None
+    token_limit: TokenLimit | None = None
     budget_tokens: int | None = None
     """As `Draft` had them, for the ledger."""
     interrupted_by: Sequence | None = None
-    """For whom it was cut short."""
+    """For whom it was cut short,"""
+    lost_tokens: float = 0.0
+    """and how much of its prompts' work, in virtual tokens, is done again for that."""
 
 
 @dataclass(slots=True)
@@ -65,8 +68,8 @@ class Draft:
     """For one chunk with prompt log-probabilities, which has the step to itself."""
     budget_rows: int | None = None
     """Most prefill rows by the step's time; None: no bound."""
-    token_limit_s: float | None = None
-    """How long the step may take by its decodes' token deadlines; None: no deadline."""
+    token_limit: TokenLimit | None = None
+    """By its decodes' token deadlines; None: no deadline."""
     decode_context: int = 0
     """KV tokens that the decodes read."""
     admitted: list[Admitted] = field(default_factory=list)
@@ -80,6 +83,11 @@ class Draft:
     @property
     def is_empty(self) -> bool:
         return not self.rows
+
+    @property
+    def has_fast_chunk(self) -> bool:
+        """It holds a prompt of the fast lane."""
+        return any(row.sequence.submit.lane == "fast" for row in self.rows[len(self.decodes) :])
 
     @property
     def decode_work(self) -> Work:
@@ -169,7 +177,7 @@ class Draft:
         bucket = self.limits.buckets.choose(len(self.decodes), self.padded_tokens)
         plan = StepPlan(step, bucket, tuple(self.admitted), tuple(self.decodes), tuple(self.prefills), moves)
         return PlannedStep(
-            plan, work_of(plan), tuple(self.rows), preempted, evictions, token_limit_s=self.token_limit_s, budget_tokens=self.budget_rows
+            plan, work_of(plan), tuple(self.rows), preempted, evictions, token_limit=self.token_limit, budget_tokens=self.budget_rows
         )
 
 

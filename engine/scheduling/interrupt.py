@@ -1,25 +1,25 @@
 """When the step that runs is cut short, because somebody has just come whose first token should not wait for its end.
 
-On a device that can stop between two layers. What the step did is done again: its rows are planned anew, beside the newcomer's
-prompt or behind it, and write the same K and V to the same places. Their time is lost, so there is a bound to it, in all and for each
-tenant by its share, and the tenant that came is charged for the work that is done again.
+On a device that can leave rows out between two layers. The step's decodes go on and get their tokens, the sooner for it. What it did for
+prompts is done again: their chunks are planned anew, behind the newcomer's prompt or beside it, and write the same K and V to the same
+places. Their time is lost, so there is a bound to it, in all and for each tenant by its share, and the tenant that came is charged for
+the work that is done again.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from engine.scheduling.budget import next_due_ns
-from engine.scheduling.draft import PlannedStep, Row
+from engine.scheduling.draft import PlannedStep
 from engine.scheduling.fair_policy import JUMP_DEBT
 from engine.scheduling.limits import Limits
 from engine.scheduling.request import Sequence
-from engine.scheduling.step_model import NO_WORK, StepModel
+from engine.scheduling.step_model import StepModel
 from engine.scheduling.tenants import Accounts, cost_of
 
-CUT_S = 0.003
-"""From the wish to the end of the step: a layer, an empty sampler, the way back."""
-LEAST_GAIN_S = 0.006
+CUT_S = 0.002
+"""From the wish to where the prompts are left out: a layer, and the way there and back."""
+LEAST_GAIN_S = 0.004
 """For less than this beyond the cut itself nobody's work is thrown away."""
 LOST_SHARE = 0.1
 """Most of the device's time that cut steps may take, in the long run: a tenant may cause its share of that, by weight among the active,"""
@@ -72,32 +72,34 @@ class Interrupts:
     def is_worth_it(self, newcomer: Sequence, running: PlannedStep, *, began_ns: int, now_ns: int) -> bool:
         """Whether the running step is to be cut for the newcomer, which could start in the next one.
 
-        It saves the newcomer the rest of the step; it costs time that was not lost lately, by anybody or by its tenant; that is within
-        its contract and not ahead of the others; and the step works for the slow and the batch lane or for tenants outside their
-        contracts, while nobody else of the fast lane in it waits for a first token, and nobody at all would get the next one too late.
+        It saves the newcomer what prompts take of the rest of the step; it costs what they took of it so far, time that was not lost
+        lately, by anybody or by its tenant; that is within its contract and not ahead of the others; and the prompts are of the slow and
+        the batch lane or of tenants outside their contracts.
         """
         if self._model is None:
             return False
-        gone_s = (now_ns - began_ns) / 1e9
+        gone_s, prompts_share = (now_ns - began_ns) / 1e9, self._prompts_share(running)
         tenant_id, accounts = newcomer.submit.tenant_id, self._accounts
-        if running.expected_s - gone_s < CUT_S + LEAST_GAIN_S or gone_s + CUT_S > self._credit_s(tenant_id, now_ns):
+        saved_s, lost_s = prompts_share * (running.expected_s - gone_s), prompts_share * gone_s
+        if saved_s < CUT_S + LEAST_GAIN_S or lost_s + CUT_S > self._credit_s(tenant_id, now_ns):
             return False
         if accounts.debt(tenant_id) >= JUMP_DEBT or not accounts.is_in_contract(tenant_id, now_ns):
             return False
-        rows = [row for row in running.rows if row.epoch == row.sequence.epoch]
-        hurried = [row for row in rows if not self._is_patient(row.sequence, now_ns)]
-        if len(hurried) == len(rows) or not all(row.is_decode for row in hurried):
-            return False
-        next_end_ns = now_ns + round((CUT_S + self._next_step_s(newcomer, hurried, self._model)) * 1e9)
-        return all(next_due_ns(row.sequence, row.sequence.last_token_ns) >= next_end_ns for row in rows if row.is_decode)
+        chunks = [row for row in running.rows[running.work.decode_rows :] if row.epoch == row.sequence.epoch]
+        return bool(chunks) and all(self._is_patient(row.sequence, now_ns) for row in chunks)
 
-    def note_made(self, newcomer: Sequence, step: PlannedStep, lost_s: float, now_ns: int) -> None:
-        """The step was cut that had taken so long: of its work as much is lost as is due to that time."""
-        tenant_id = newcomer.submit.tenant_id
+    def note_made(self, newcomer: Sequence, step: PlannedStep, *, began_ns: int, now_ns: int) -> float:
+        """The step was cut, and is done: of its prompts' work as much is lost as is due to the time that its decodes would not have
+        taken. Answers the lost work in virtual tokens."""
+        tenant_id, prompts_share = newcomer.submit.tenant_id, self._prompts_share(step)
+        full_s = prompts_share * step.expected_s
+        lost_s = max(0.0, (now_ns - began_ns) / 1e9 - (step.expected_s - full_s))
         self._credit.spend(lost_s, now_ns, LOST_SHARE)
         self._credit_of[tenant_id].spend(lost_s, now_ns, LOST_SHARE * self._accounts.share(tenant_id))
-        part = min(1.0, lost_s / step.expected_s) if step.expected_s else 1.0
-        self._accounts.charge_lost(tenant_id, part * sum(map(cost_of, step.rows)))
+        part = min(1.0, lost_s / full_s) if full_s else 1.0
+        lost_tokens = part * sum(map(cost_of, step.rows[step.work.decode_rows :]))
+        self._accounts.charge_lost(tenant_id, lost_tokens)
+        return lost_tokens
 
     def forget_all_but(self, tenant_ids: Collection[str]) -> None:
         """Of the others nobody will come any more."""
@@ -111,13 +113,6 @@ class Interrupts:
     def _is_patient(self, sequence: Sequence, now_ns: int) -> bool:
         return sequence.submit.lane != "fast" or not self._accounts.is_in_contract(sequence.submit.tenant_id, now_ns)
 
-    def _next_step_s(self, newcomer: Sequence, hurried: Iterable[Row], model: StepModel) -> float:
-        """What 9 of 10 such steps stay below as the next one, with the newcomer's prompt and the rows that are not left out of it: where a
-        token is late by a few milliseconds once in ten cuts, its stream makes up for it, and the newcomer had no step to wait for."""
-        work = NO_WORK
-        for row in hurried:
-            work = work.with_decode(row.context_tokens)
-        buckets = self._limits.buckets
-        tokens = min(newcomer.waiting_tokens, buckets.prefill_capacity(work.decode_rows))
-        bucket = buckets.choose(work.decode_rows, tokens)
-        return model.likely_s(bucket, work.with_chunk(tokens, newcomer.prompt_tokens - newcomer.waiting_tokens))
+    def _prompts_share(self, step: PlannedStep) -> float:
+        """What part of its time a step takes for its prompts."""
+        return 1.0 - self._model.times.kept_share(step.plan.bucket, step.work) if self._model is not None else 1.0

@@ -112,11 +112,8 @@ class StepResult(msgspec.Struct, frozen=True, gc=False):
     """For rows that asked for them, else None."""
     prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
     """For each prefill chunk: of the tokens that FOLLOW each of its positions, where asked for; else empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """The step was cut short: it drew nothing, and what it wrote is written again when its rows are planned again."""
+    is_cut: bool = False
+    """It was cut short: its decodes are done, its prefills are not. What these wrote is written again when they are planned again."""
 
 
 class Ticket(Protocol):
@@ -138,9 +135,10 @@ class Runner(Protocol):
         ...
 
     def interrupt(self, ticket: Ticket) -> bool:
-        """Cut a step short that nothing was dispatched behind; False: the device cannot, or it is done. `collect` belongs right behind."""
+        """Leave the prefills out of the rest of a step that nothing was dispatched behind; False: the device cannot, or it is done.
+        `collect` belongs right behind."""
         ...
 
-    def collect(self, ticket: Ticket) -> StepResult | Interrupted:
-        """Wait for a step's results. One host-device sync. `Interrupted` only where that was asked for and came in time."""
+    def collect(self, ticket: Ticket) -> StepResult:
+        """Wait for a step's results. One host-device sync. It is only cut where that was asked for and came in time."""
         ...

@@ -81,7 +81,7 @@ class Planner:
         decodes = [sequence for sequence in by_claim if sequence.wants_decode]
         outside = self._roster.accounts.outside_contract([sequence.submit.tenant_id for sequence in decodes], start_ns)
         chosen = self._budget.choose_decodes(decodes, start_ns, is_urgent=self._has_fast_work(), outside_contract=outside)
-        draft.token_limit_s = self._budget.token_limit_s(chosen, start_ns)
+        draft.token_limit = self._budget.token_limit(chosen, start_ns)
         self._add_decodes(draft, chosen, by_claim)
 
     def _add_decodes(self, draft: Draft, decodes: Iterable[Sequence], victims: list[Sequence]) -> None:
@@ -125,14 +125,14 @@ class Planner:
         self._policy.note_pace(self._budget.prompt_token_s(draft.decode_work))
         turn = _Turn(self._roster.num_free_slots)
         begun = {sequence.sequence_id: sequence for sequence in self._roster.begun()}
-        has_fast = fast_is_to_come = self._policy.is_fair and self._has_fast_prefills(begun.values())
+        fast_is_to_come = self._policy.is_fair and self._has_fast_prefills(begun.values())
         budget_is_fast: bool | None = None
         for sequence in self._policy.order(begun.values(), now_ns, with_waiting=turn.slots > 0):
             is_fast = sequence.submit.lane == "fast"
             fast_is_to_come = fast_is_to_come and not is_fast
             if budget_is_fast is None or (budget_is_fast and not is_fast) or (is_fast and not budget_is_fast and self._policy.is_fair):
                 budget_is_fast = is_fast
-                self._set_budget(draft, sequence, is_fast=is_fast, has_fast=has_fast)
+                self._set_budget(draft, sequence, is_fast=is_fast, has_fast=fast_is_to_come or draft.has_fast_chunk)
             if not draft.tokens_left:
                 if fast_is_to_come:
                     continue  # a lane that was owed went first; the step is the fast lane's all the same
@@ -161,7 +161,7 @@ class Planner:
             return
         is_shared = self._roster.accounts.others_may_come
         draft.budget_rows = self._budget.prefill_rows(
-            draft.token_limit_s,
+            draft.token_limit,
             draft.decode_work,
             first.planned_tokens,
             wanted_tokens=draft.padded_tokens + first.uncomputed_tokens,

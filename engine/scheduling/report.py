@@ -139,8 +139,8 @@ def load_of(
 
 
 def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns: int, committed_ns: int, pages_free: int) -> StepRecord:
-    """The ledger's tuple of a committed step, or of one that was cut short: that worked for nobody."""
-    rows = step.rows if step.interrupted_by is None else ()
+    """The ledger's tuple of a committed step, or of one that was cut short: that worked for its decodes only."""
+    rows = step.rows if step.interrupted_by is None else step.rows[: step.work.decode_rows]
     return StepRecord(
         step=step.plan.step,
         planned_ns=planned_ns,
@@ -150,7 +150,7 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         bucket=str(step.plan.bucket),
         decode_rows=sum(row.is_decode for row in rows),
         prefill_tokens=sum(row.tokens for row in rows if not row.is_decode),
-        pad_tokens=pad_tokens_of(step) if rows else 0,
+        pad_tokens=pad_tokens_of(step) if step.interrupted_by is None else 0,
         shares=tuple(
             WorkShare(
                 row.sequence.sequence_id,
@@ -169,11 +169,12 @@ def record_of(step: PlannedStep, *, planned_ns: int, dispatched_ns: int, done_ns
         copied_pages=len(step.plan.moves.copied),
         swapped_out_pages=len(step.plan.moves.swapped_out),
         swapped_in_pages=len(step.plan.moves.swapped_in),
-        token_limit_s=step.token_limit_s or 0.0,
+        token_limit_s=step.token_limit.mean_s if step.token_limit is not None else 0.0,
         budget_tokens=step.budget_tokens or 0,
         interrupted_by=NOBODY if step.interrupted_by is None else step.interrupted_by.sequence_id,
         interrupted_for="" if step.interrupted_by is None else step.interrupted_by.submit.tenant_id,
         evictions=step.evictions,
+        lost_tokens=step.lost_tokens,
     )
 
 

@@ -21,7 +21,7 @@ from engine.scheduling.interrupt import Interrupts
 from engine.scheduling.lanes import final_lane, latest_start_ns
 from engine.scheduling.limits import Limits
 from engine.scheduling.pace import Pace
-from engine.scheduling.plan import Interrupted, StepPlan, StepResult
+from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
 from engine.scheduling.policies import policy_of
 from engine.scheduling.policy import Policy
@@ -150,17 +150,17 @@ class Scheduler:
         return step.plan
 
     def settle(
-        self, plan: StepPlan, result: StepResult | Interrupted, now_ns: int, *, dispatched_ns: int, newcomer_id: int | None
+        self, plan: StepPlan, result: StepResult, now_ns: int, *, dispatched_ns: int, newcomer_id: int | None
     ) -> list[SequenceEvent]:
-        """`commit`, or `take_back` where the step was cut short for the newcomer before it was done."""
-        if not isinstance(result, Interrupted):
-            return self.commit(plan, result, now_ns)
-        assert newcomer_id is not None, "a step is only cut for somebody's sake"
-        self.take_back(plan, newcomer_id, dispatched_ns=dispatched_ns, now_ns=now_ns)
-        return []
+        """`commit`, where the step may have been cut short for the newcomer before it was done."""
+        if result.is_cut:
+            assert newcomer_id is not None, "a step is only cut for somebody's sake"
+            self._note_cut(plan, newcomer_id, dispatched_ns=dispatched_ns, now_ns=now_ns)
+        return self.commit(plan, result, now_ns)
 
     def commit(self, plan: StepPlan, result: StepResult, now_ns: int) -> list[SequenceEvent]:
-        """Take a step's tokens, in the order of the plans. At most one event a sequence. `now_ns`: when its results were there."""
+        """Take a step's tokens, in the order of the plans. At most one event a sequence. `now_ns`: when its results were there. Where it
+        was cut short, its prompts' chunks are planned again."""
         step = self._in_flight.popleft()
         assert step.plan is plan, "steps are committed in the order they were planned"
         self._committed = step
@@ -168,6 +168,10 @@ class Scheduler:
         for index, row in enumerate(step.rows):
             if self._is_late(row):
                 self.accounts.refund(row)
+                continue
+            if result.is_cut and not row.is_decode:
+                self.accounts.refund(row)
+                row.take_back()
                 continue
             sequence = row.sequence
             sequence.computed_tokens += row.tokens
@@ -203,22 +207,6 @@ class Scheduler:
             ):
                 return newcomer.sequence_id
         return None
-
-    def take_back(self, plan: StepPlan, newcomer_id: int, *, dispatched_ns: int, now_ns: int) -> None:
-        """In place of `commit`: the step was cut short for the newcomer. Its rows are planned again; the newcomer's tenant is charged for
-        what they had done, nobody else is."""
-        running = self._pace.running(dispatched_ns)
-        assert running is not None and running[0].plan is plan, "only a step with nothing behind it is cut short"
-        step = self._in_flight.popleft()
-        newcomer = self._sequences[newcomer_id]
-        self._committed = replace(step, interrupted_by=newcomer)
-        self._interrupts.note_made(newcomer, step, (now_ns - running[1]) / 1e9, now_ns)
-        self._roster.queue.take_back_step()
-        for row in step.rows:
-            self.accounts.refund(row)
-            if not self._is_late(row):
-                row.take_back()
-        self._check_if_idle()
 
     def ahead_from_ns(self, running_dispatched_ns: int) -> int:
         """From when on a step may be planned while another runs (`Pace.ahead_from_ns`); at once where nobody else may come."""
@@ -299,6 +287,16 @@ class Scheduler:
             self._roster.counters.pad_tokens += repeated.pad_tokens
             self._pace.last_done_ns = repeated.ended_ns[-1]
         return repeated
+
+    def _note_cut(self, plan: StepPlan, newcomer_id: int, *, dispatched_ns: int, now_ns: int) -> None:
+        """The newcomer's tenant is charged for what is done again, nobody else is, and no lane got the tokens that it was owed."""
+        running = self._pace.running(dispatched_ns)
+        assert running is not None and running[0].plan is plan, "only a step with nothing behind it is cut short"
+        step, began_ns = running
+        newcomer = self._sequences[newcomer_id]
+        lost_tokens = self._interrupts.note_made(newcomer, step, began_ns=began_ns, now_ns=now_ns)
+        self._in_flight[0] = replace(step, interrupted_by=newcomer, lost_tokens=lost_tokens)
+        self._roster.queue.take_back_step()
 
     def _is_late(self, row: Row) -> bool:
         """Its sequence ended, was aborted or preempted after the row was planned: whatever it drew is dropped."""

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.scheduling.buckets import round_to_block
-from engine.scheduling.plan import Admitted, DecodeRow, Interrupted, PageMoves, PrefillChunk, StepPlan, StepResult
+from engine.scheduling.plan import Admitted, DecodeRow, PageMoves, PrefillChunk, StepPlan, StepResult
 from engine.wire import Sampling, TokenLogprob
 
 MAX_IN_FLIGHT = 2
@@ -29,6 +29,13 @@ class SimulatedTicket:
 
     plan: StepPlan
     result: StepResult
+
+    @property
+    def cut_result(self) -> StepResult:
+        """Of its decodes alone."""
+        decodes, prefills = len(self.plan.decodes), len(self.plan.prefills)
+        tokens, logprobs = self.result.tokens[:decodes], self.result.logprobs[:decodes]
+        return StepResult((*tokens, *(-1,) * prefills), (*logprobs, *(None,) * prefills), is_cut=True)
 
 
 @dataclass(slots=True)
@@ -95,28 +102,26 @@ class SimulatedRunner:
         return True
 
     def interrupt(self, ticket: SimulatedTicket) -> bool:
-        """Its tokens are taken back, and what it wrote is spoilt."""
+        """Its prompts' tokens are taken back, and what it wrote of them is spoilt."""
         _require(len(self._in_flight) == 1 and self._in_flight[0] is ticket, "only a step with nothing behind it is cut short")
         self._cut = ticket
-        for row in ticket.plan.decodes:
-            self._spoil(row, row.position, 1, drew=True)
         for chunk in ticket.plan.prefills:
-            self._spoil(chunk, chunk.start, len(chunk.tokens), drew=chunk.samples)
+            self._spoil(chunk)
         return True
 
-    def collect(self, ticket: SimulatedTicket) -> StepResult | Interrupted:
+    def collect(self, ticket: SimulatedTicket) -> StepResult:
         """The step's tokens; steps are collected in the order they were dispatched."""
         _require(bool(self._in_flight) and self._in_flight[0] is ticket, "steps are collected in the order they were dispatched")
         cut, self._cut = self._cut, None
-        result = self._in_flight.popleft().result
-        return Interrupted() if cut is ticket else result
+        self._in_flight.popleft()
+        return ticket.cut_result if cut is ticket else ticket.result
 
-    def _spoil(self, row: DecodeRow | PrefillChunk, start: int, tokens: int, *, drew: bool) -> None:
-        slot = self._slot(row)
-        if drew:
+    def _spoil(self, chunk: PrefillChunk) -> None:
+        slot = self._slot(chunk)
+        if chunk.samples:
             slot.tokens.pop()
             slot.chain.pop()
-        for position in range(start, start + tokens):
+        for position in range(chunk.start, chunk.start + len(chunk.tokens)):
             self._cache[self._index(slot, position)] = _HALF_WRITTEN
 
     def _move(self, moves: PageMoves) -> None:
@@ -213,14 +218,14 @@ class QuickRunner:
         return True
 
     def interrupt(self, ticket: SimulatedTicket) -> bool:
-        """It draws nothing."""
+        """Its prompts draw nothing."""
         self._cut = ticket
         return True
 
-    def collect(self, ticket: SimulatedTicket) -> StepResult | Interrupted:
+    def collect(self, ticket: SimulatedTicket) -> StepResult:
         """The step's tokens."""
         cut, self._cut = self._cut, None
-        return Interrupted() if cut is ticket else ticket.result
+        return ticket.cut_result if cut is ticket else ticket.result
 
 
 def _check_bucket(plan: StepPlan) -> None:

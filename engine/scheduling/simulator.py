@@ -126,11 +126,12 @@ class Simulator:
             self.add((submit,))
 
     def _step(self, plan: StepPlan) -> None:
-        began_ns, ticket = self.now_ns, self._runner.dispatch(plan)
-        ends_ns = began_ns + max(1, round(self._times.seconds(plan.bucket, work_of(plan)) * 1e9))
+        began_ns, ticket, work = self.now_ns, self._runner.dispatch(plan), work_of(plan)
+        ends_ns = began_ns + max(1, round(self._times.seconds(plan.bucket, work) * 1e9))
         newcomer_id = self._newcomer_before(ends_ns, began_ns) if self.scheduler.may_interrupt else None
         if newcomer_id is not None and self._runner.interrupt(ticket):
-            ends_ns = min(ends_ns, self.now_ns + round(CUT_S * 1e9))
+            rest_ns = self._times.kept_share(plan.bucket, work) * (ends_ns - self.now_ns)
+            ends_ns = min(ends_ns, self.now_ns + round(CUT_S * 1e9 + rest_ns))
         result = self._runner.collect(ticket)
         self.now_ns = ends_ns
         self.num_steps += 1

@@ -101,6 +101,14 @@ class StepTimes:
             + work.decode_context * self.decode_context_s
         )
 
+    def kept_share(self, bucket: Bucket, work: Work) -> float:
+        """What part of a step its decodes would take without its prompts."""
+        if not work.decode_rows:
+            return 0.0
+        decodes = Work(decode_rows=work.decode_rows, decode_context=work.decode_context)
+        alone_s = min(self.seconds(other, decodes) for other in self.base_s if _holds(other, Bucket(work.decode_rows, 0)))
+        return min(1.0, alone_s / self.seconds(bucket, work))
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:

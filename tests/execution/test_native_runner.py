@@ -1,5 +1,7 @@
 """The runner over the native decoder, in bf16: near the dense forward, and bit for bit the same in any company."""
 
+import dataclasses
+import time
 from typing import Any
 
 import jax
@@ -15,10 +17,14 @@ from engine.execution.warmup import WarmedUp, warm_up
 from engine.kernels.cpu.attention import CpuNativeAttention
 from engine.kernels.cpu.decoder import NativeStack
 from engine.kernels.cpu.library import NativeLibrary, NativeUnavailable, native_library
+from engine.model.config import ModelConfig
 from engine.model.native import native_params
-from engine.scheduling.plan import Bucket, Interrupted, StepPlan, StepResult, Ticket
+from engine.scheduling.plan import Admitted, Bucket, PrefillChunk, StepPlan, StepResult, Ticket
 from engine.wire import Sampling
 from tests.execution.driver import BUCKETS, CONFIG, LIMITS, Driver, Text, dense_logits, tiny_params
+
+DEEP_LAYERS = 60
+"""Enough for a cut to come between two of them."""
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +37,14 @@ def library() -> NativeLibrary:
 
 @pytest.fixture(scope="module")
 def ready(library: NativeLibrary) -> WarmedUp:
-    dense = jax.tree.map(lambda array: array.astype(jnp.bfloat16) if array.ndim == 2 else array, tiny_params())
-    params = stacked_params(native_params(dense, library.level(), int8=False), attention_shape(CONFIG, LIMITS.page_size), "bfloat16")
+    return warmed(library, CONFIG)
+
+
+def warmed(library: NativeLibrary, config: ModelConfig) -> WarmedUp:
+    dense = jax.tree.map(lambda array: array.astype(jnp.bfloat16) if array.ndim == 2 else array, tiny_params(config))
+    params = stacked_params(native_params(dense, library.level(), int8=False), attention_shape(config, LIMITS.page_size), "bfloat16")
     assert isinstance(params.layers, NativeStack)
-    return warm_up(CONFIG, params, LIMITS, CpuNativeAttention(library), BUCKETS, "bfloat16", lambda *_: None)
+    return warm_up(config, params, LIMITS, CpuNativeAttention(library), BUCKETS, "bfloat16", lambda *_: None)
 
 
 def random_prompt(length: int) -> list[int]:
@@ -60,21 +70,23 @@ def test_seeded_text_is_the_same_alone_in_a_batch_and_in_chunks(ready: WarmedUp)
 
 
 class CuttingRunner:
-    """Cuts each step before its first layer, so that nothing of it is right, and runs it once more as a scheduler would plan it then."""
+    """Cuts each prompt's step before its first layer, so that nothing of it is right, and runs it once more as a scheduler would plan it
+    then."""
 
     def __init__(self, runner: DeviceRunner, library: NativeLibrary) -> None:
         self.runner = runner
         self.library = library
 
     def dispatch(self, plan: StepPlan) -> Ticket:
+        if not plan.prefills:
+            return self.runner.dispatch(plan)
         self.library.want_cut()
         ticket = self.runner.dispatch(plan)
-        assert self.runner.collect(ticket) == Interrupted()
-        decodes = tuple(replace(row, new_pages=()) for row in plan.decodes)
+        assert self.runner.collect(ticket) == StepResult((-1,) * len(plan.prefills), (None,) * len(plan.prefills), is_cut=True)
         prefills = tuple(replace(chunk, new_pages=()) for chunk in plan.prefills)
-        return self.runner.dispatch(replace(plan, admitted=(), decodes=decodes, prefills=prefills))
+        return self.runner.dispatch(replace(plan, admitted=(), prefills=prefills))
 
-    def collect(self, ticket: Ticket) -> StepResult | Interrupted:
+    def collect(self, ticket: Ticket) -> StepResult:
         return self.runner.collect(ticket)
 
 
@@ -84,6 +96,37 @@ def test_steps_that_were_cut_short_leave_nothing_wrong_behind(ready: WarmedUp, l
     plain = Driver(ready.runner).run([Text(prompt, sampling) for prompt in prompts], chunk_tokens=64)
     cutting: Any = CuttingRunner(ready.runner, library)
     assert Driver(cutting).run([Text(prompt, sampling) for prompt in prompts], chunk_tokens=64) == plain
+
+
+def test_decodes_beside_a_prompt_that_is_cut_short_draw_what_they_draw_alone(library: NativeLibrary) -> None:
+    """Before whichever layer the prompt is left out: of many, and in the first step before the first."""
+    ready = warmed(library, dataclasses.replace(CONFIG, num_layers=DEEP_LAYERS))
+    sampling = Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.2, seed=3, logprobs=2, max_tokens=25)
+    expected = [Text(random_prompt(length), sampling) for length in (5, 40, 300)]
+    Driver(ready.runner).run(expected)
+
+    driver, texts = Driver(ready.runner), [Text(text.prompt, sampling) for text in expected]
+    for slot, text in enumerate(texts):
+        driver.prefill(slot, text, 512)
+    other, num_cut = Text(random_prompt(64)), 0
+    admitted: tuple[Admitted, ...] = (Admitted(7, 7, other.prompt, len(other.prompt), other.sampling),)
+    for turn in range(sampling.max_tokens - 1):
+        decodes = tuple(driver.decode_row(slot, text, len(text.prompt) + turn) for slot, text in enumerate(texts))
+        chunk = PrefillChunk(7, 7, 0, tuple(other.prompt), driver.grow(other, len(other.prompt)), samples=True)
+        plan = driver.plan(Bucket(16, 64), admitted=admitted, decodes=decodes, prefills=(chunk,))
+        if turn == 0:
+            library.want_cut()
+        ticket = ready.runner.dispatch(plan)
+        time.sleep(turn % 6 * 0.0005)
+        library.want_cut()
+        result = ready.runner.collect(ticket)
+        num_cut, admitted = num_cut + result.is_cut, ()
+        assert not result.is_cut or (result.tokens[-1], result.logprobs[-1]) == (-1, None)
+        for text, token, logprob in zip(texts, result.tokens, result.logprobs, strict=False):
+            text.output.append(token)
+            text.logprobs.append(logprob)
+    assert [(text.output, text.logprobs) for text in texts] == [(text.output, text.logprobs) for text in expected]
+    assert num_cut > 3
 
 
 def test_a_step_that_is_done_is_not_cut_and_neither_is_the_next(ready: WarmedUp) -> None:

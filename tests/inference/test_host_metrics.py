@@ -98,18 +98,21 @@ def step(*shares: WorkShare) -> StepRecord:
 
 def test_a_step_is_shared_by_what_each_tenant_computed_and_read() -> None:
     shares = (WorkShare(1, "a", 1, 0, 512), WorkShare(2, "b", 0, 6, 0), WorkShare(3, "a", 0, 0, 0))
-    assert shares_of(shares) == {"a": 0.25, "b": 0.75}
-    assert shares_of(()) == {}
+    assert shares_of(step(*shares)) == {"a": 0.25, "b": 0.75}
+    assert shares_of(step()) == {}
     time = DeviceTime(lambda tenant: tenant if tenant == "a" else "other")
     time.bind("m", "none", "cpu")
     time.note_step(step(*shares), 2.0)
     time.note_step(step(*shares), 2.0)
     assert value(time.collect(), "fairlane_device_seconds_total", tenant="a") == 1.0
     assert value(time.collect(), "fairlane_device_seconds_total", tenant="other") == 3.0
-    time.note_step(msgspec.structs.replace(step(), interrupted_by=7, interrupted_for="a"), 0.5)  # lost for the sake of a's prompt
+    lost_for_a = {"interrupted_by": 7, "interrupted_for": "a", "lost_tokens": 3.0}
+    time.note_step(msgspec.structs.replace(step(), **lost_for_a), 0.5)
     assert value(time.collect(), "fairlane_device_seconds_total", tenant="a") == 1.5
+    time.note_step(msgspec.structs.replace(step(WorkShare(2, "b", 1, 0, 0)), **lost_for_a), 1.0)  # b's decode was done
+    assert value(time.collect(), "fairlane_device_seconds_total", tenant="a") == 2.25
     time.forget(["a"])
-    assert value(time.collect(), "fairlane_device_seconds_total") == 3.0
+    assert value(time.collect(), "fairlane_device_seconds_total") == 3.25
 
 
 def test_a_process_uses_what_the_system_says_it_does() -> None:

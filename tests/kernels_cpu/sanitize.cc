@@ -187,14 +187,17 @@ void CheckStack(const Kernels& kernels, WeightKind kind) {
   Require(answers[0] == answers[1], "a layer with one thread and with three");
 }
 
-// A cut that is wanted while a step asks layer after layer: it is made once, and the next step begins without one.
+// A cut that is wanted while a step asks layer after layer: it is made once, keeps the decodes, and the next step begins without one.
 void CheckCut() {
   for (int i = 0; i < 200; ++i) {
     std::thread newcomer([] { TheCut().Want(); });
-    while (!TheCut().Due()) std::this_thread::yield();
+    while (!TheCut().wanted()) std::this_thread::yield();
+    Require(TheCut().Keeps(3), "a cut that is only wanted leaves nothing out");
+    TheCut().Make(3);
     newcomer.join();
-    Require(TheCut().made() && TheCut().Settle(), "a wanted cut is made");
-    Require(!TheCut().Due() && !TheCut().Settle(), "a settled cut is gone");
+    Require(TheCut().Keeps(2) && !TheCut().Keeps(3), "a cut keeps the decodes");
+    Require(TheCut().Settle(), "a wanted cut is made");
+    Require(!TheCut().wanted() && !TheCut().Settle() && TheCut().Keeps(3), "a settled cut is gone");
   }
 }
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from engine.errors import InvalidSequence
 from engine.scheduling.buckets import buckets_of, round_to_block
 from engine.scheduling.limits import Limits
-from engine.scheduling.plan import Interrupted, StepPlan, StepResult
+from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.roster import is_protected
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.simulated import SimulatedRunner, SimulatedTicket
@@ -149,30 +149,34 @@ class Driver:
 
     def finish_step(self) -> None:
         plan, ticket = self._in_flight.popleft()
-        result = self.runner.collect(ticket)
-        assert isinstance(result, StepResult)
-        for row in self.scheduler._in_flight[0].rows:
-            if row.epoch == row.sequence.epoch:
-                tenant = row.sequence.submit.tenant_id
-                self._served[tenant] = self._served.get(tenant, 0.0) + cost_of(row)
-        self._take(self._commit(plan, result))
+        self._note_served(is_cut=False)
+        self._take(self._commit(plan, self.runner.collect(ticket)))
         record = self.scheduler.record(plan, planned_ns=0, dispatched_ns=1, done_ns=2, committed_ns=3)
         self.records.append(record)
         assert sum(share.decode_tokens + share.prefill_tokens for share in record.shares) == record.decode_rows + record.prefill_tokens
         self.check()
 
+    def _note_served(self, *, is_cut: bool) -> None:
+        for row in self.scheduler._in_flight[0].rows:
+            if row.epoch == row.sequence.epoch and (row.is_decode or not is_cut):
+                tenant = row.sequence.submit.tenant_id
+                self._served[tenant] = self._served.get(tenant, 0.0) + cost_of(row)
+
     def cut_step(self) -> None:
         """The one step in flight ends early, for the sake of whoever is there."""
         plan, ticket = self._in_flight.popleft()
         assert self.runner.interrupt(ticket)
-        assert isinstance(self.runner.collect(ticket), Interrupted)
+        result = self.runner.collect(ticket)
+        assert result.is_cut and all(token < 0 for token in result.tokens[len(plan.decodes) :])
         newcomer_id = next(iter(self.scheduler._sequences))
-        self.scheduler.take_back(plan, newcomer_id, dispatched_ns=1, now_ns=2)
-        for row in (*plan.decodes, *(chunk for chunk in plan.prefills if chunk.samples)):
+        self._note_served(is_cut=True)
+        self._take(self.scheduler.settle(plan, result, 2, dispatched_ns=1, newcomer_id=newcomer_id))
+        for row in (chunk for chunk in plan.prefills if chunk.samples):
             outcome = self.outcomes[row.sequence_id]
             outcome.samples_planned = max(0, outcome.samples_planned - 1)  # 0: it was preempted or ended since
         record = self.scheduler.record(plan, planned_ns=0, dispatched_ns=1, done_ns=2, committed_ns=3)
         assert (record.interrupted_by, record.interrupted_for) == (newcomer_id, self.outcomes[newcomer_id].submit.tenant_id)
+        assert (record.decode_rows, record.prefill_tokens) == (len(plan.decodes), 0)
         self.check()
 
     def run(self, *, overlap: bool, max_steps: int = 5_000) -> "Driver":

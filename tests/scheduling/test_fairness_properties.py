@@ -48,7 +48,7 @@ def test_a_conformant_tenants_first_token_is_a_few_steps_away_whatever_another_d
     if fills_rows:  # with long answers, and rows are all that is short
         num_pages = 192
         attack = [(lane, gap_ms, min(prompt_tokens, 12), 50, hurries) for lane, gap_ms, prompt_tokens, _, hurries in attack]
-    check_isolation(Bench(scheduler_type, prefill_row_s=3.5e-4, num_pages=num_pages).run([*quiet_requests(), *attack_of(attack * repeats)]))
+    check_isolation(Bench(scheduler_type, prefill_row_s=6e-4, num_pages=num_pages).run([*quiet_requests(), *attack_of(attack * repeats)]))
 
 
 @pytest.mark.parametrize("attack", [FLOOD, LONG_ANSWERS, MIXED_FLOOD])

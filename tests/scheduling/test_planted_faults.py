@@ -170,7 +170,7 @@ def test_a_missing_charge_lets_priority_starve_the_others() -> None:
 )
 def test_the_checks_of_every_step_see_what_it_should_not_hold_or_lacks(faulty: type[Scheduler], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        Bench(faulty, prefill_row_s=3.5e-4).run([*quiet_requests(), *attack_of(FLOOD)])
+        Bench(faulty, prefill_row_s=6e-4).run([*quiet_requests(), *attack_of(FLOOD)])
 
 
 def test_the_gaps_see_decodes_that_were_left_out() -> None:

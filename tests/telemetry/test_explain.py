@@ -227,13 +227,13 @@ def test_a_simulated_engine_tells_each_long_gap_that_its_clients_saw(worlds: lis
             assert sorted(gap.seconds for gap in gaps) == pytest.approx([gap_s for gap_s in seen if gap_s > 0.15][-MAX_GAPS:], abs=1e-6)
             num_preempted += sum(len(gap.preempted) for gap in gaps)
             assert all(each.tenant in TENANTS for gap in gaps for each in gap.preempted)
-    assert num_preempted > 3
+    assert num_preempted >= 3
 
 
 @pytest.mark.parametrize(("sequence_id", "tenant", "blamed"), [(8, "hasty", "hasty"), (1, "quiet", None)])
 def test_a_step_that_was_cut_short_cost_time_for_whom_it_was_cut(sequence_id: int, tenant: str, blamed: str | None) -> None:
     """Its own prompt's coming costs a request nobody else's time."""
-    cut = msgspec.structs.replace(step(2, 30, 50), interrupted_by=sequence_id, interrupted_for=tenant)
+    cut = msgspec.structs.replace(step(2, 30, 50), interrupted_by=sequence_id, interrupted_for=tenant, lost_tokens=5.0)
     records = (step(1, 0, 30, chunk(1, "quiet", 16)), cut, step(3, 50, 60, decode(1, "quiet")))
     times = dict.fromkeys(("received_ns", "read_ns", "tokenized_ns"), 0)
     ends = dict.fromkeys(("over_ns", "fed_ns", "ended_ns"), 60 * MS)

@@ -12,10 +12,10 @@ from typing import Literal, get_args
 import jinja2
 import msgspec
 
-from appliance.telemetry.explain.runs import units_of
+from appliance.telemetry.device_time import shares_of
 from appliance.telemetry.hub import Telemetry
 from appliance.telemetry.requests import RequestReport
-from engine.wire import WorkShare
+from engine.wire import StepRecord
 
 MAX_ROWS = 200
 
@@ -131,7 +131,7 @@ class DebugPages:
                 record.pages_free,
                 ", ".join(f"{each.sequence_id} ({each.cause}) for {each.taker_id or '?'}" for each in record.preempted),
                 ", ".join(f"{each.pages} of {each.tenant_id} for {each.taker_id or '?'}" for each in record.evictions),
-                f"cut short for {record.interrupted_for}" if record.interrupted_for else _tenants_of(record.shares),
+                _work_of(record),
             ]
             for record in newest
         )
@@ -166,9 +166,6 @@ def _page(name: str, about: str, columns: list[str], rows: Iterable[list[Cell]],
     return Page(name=name, about=about, columns=columns, rows=list(islice(rows, MAX_ROWS)), total=total)
 
 
-def _tenants_of(shares: Iterable[WorkShare]) -> str:
-    units: dict[str, float] = {}
-    for share in shares:
-        units[share.tenant_id] = units.get(share.tenant_id, 0.0) + units_of(share)
-    total = sum(units.values()) or 1.0
-    return ", ".join(f"{tenant} {unit / total:.0%}" for tenant, unit in sorted(units.items(), key=lambda item: -item[1]))
+def _work_of(record: StepRecord) -> str:
+    work = ", ".join(f"{tenant} {share:.0%}" for tenant, share in sorted(shares_of(record).items(), key=lambda item: -item[1]))
+    return f"{work} (cut short for {record.interrupted_for})" if record.interrupted_for else work

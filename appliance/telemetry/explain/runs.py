@@ -41,15 +41,22 @@ type Cause = str | None
 """Whose work took the time: a tenant, or None: the request itself, or nobody."""
 
 
+def work_of(record: StepRecord, own: frozenset[int] = frozenset()) -> dict[Cause, float]:
+    """Virtual tokens by whose they are: that of the sequences `own` has no tenant. What a step did that was cut short, and is done again,
+    is of whom it was cut short for."""
+    work: dict[Cause, float] = {}
+    for share in record.shares:
+        cause = None if share.sequence_id in own else share.tenant_id
+        work[cause] = work.get(cause, 0.0) + units_of(share)
+    if record.interrupted_for:
+        cause = None if record.interrupted_by in own else record.interrupted_for
+        work[cause] = work.get(cause, 0.0) + record.lost_tokens
+    return work
+
+
 def waiting_causes(run: Run, duration_ns: int, own: frozenset[int] = frozenset()) -> dict[Cause, int]:
-    """Who took a stretch of a step that did no work for the sequences `own`: its tenants, in proportion to their work, or the one for
-    which it was cut short."""
-    if run.record.interrupted_for:
-        return {None if run.record.interrupted_by in own else run.record.interrupted_for: duration_ns}
-    weights: dict[Cause, float] = {}
-    for share in run.record.shares:
-        weights[share.tenant_id] = weights.get(share.tenant_id, 0.0) + units_of(share)
-    return divide(duration_ns, weights)
+    """Who took a stretch of a step that did no work for the sequences `own`: its tenants, in proportion to their work."""
+    return divide(duration_ns, work_of(run.record, own))
 
 
 def working_causes(run: Run, duration_ns: int, own: frozenset[int], floor_ns: int) -> dict[Cause, int]:
@@ -57,11 +64,11 @@ def working_causes(run: Run, duration_ns: int, own: frozenset[int], floor_ns: in
     and of the rest everybody has what is in proportion to the work."""
     full_ns = max(1, run.end_ns - run.begin_ns)
     extra_ns = max(0, full_ns - floor_ns)
-    units = sum(units_of(share) for share in run.record.shares) or 1.0
+    work = work_of(run.record, own)
+    units = sum(work.values()) or 1.0
     weights: dict[Cause, float] = {None: float(full_ns - extra_ns)}
-    for share in run.record.shares:
-        cause = None if share.sequence_id in own else share.tenant_id
-        weights[cause] = weights.get(cause, 0.0) + extra_ns * units_of(share) / units
+    for cause, part in work.items():
+        weights[cause] = weights.get(cause, 0.0) + extra_ns * part / units
     return divide(duration_ns, weights)
 
 

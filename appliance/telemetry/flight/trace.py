@@ -73,7 +73,8 @@ def _steps(bundle: Bundle, engine: str, tid: int, zero_ns: int) -> Iterator[Even
             "args": {
                 "step": record.step, "decode_rows": record.decode_rows, "prefill_tokens": record.prefill_tokens,
                 "pad_tokens": record.pad_tokens, "predicted_s": record.predicted_s, "tokens": tenants,
-                "interrupted_for": record.interrupted_for, "preempted": [msgspec.structs.asdict(each) for each in record.preempted],
+                "interrupted_for": record.interrupted_for, "lost_tokens": record.lost_tokens,
+                "preempted": [msgspec.structs.asdict(each) for each in record.preempted],
                 "evicted": [msgspec.structs.asdict(each) for each in record.evictions],
             },
         }  # fmt: skip

@@ -135,7 +135,7 @@ def tenant_shares(loads: tuple[TenantLoad, ...], pages: Mapping[str, int], recor
     """A row a tenant, who was served least first, as the scheduler takes them."""
     work: defaultdict[str, float] = defaultdict(float)
     for record in records:
-        for tenant_id, share in shares_of(record.shares).items():
+        for tenant_id, share in shares_of(record).items():
             work[tenant_id] += share * (record.done_ns - record.dispatched_ns)
     total = sum(work.values()) or 1.0
     by_tenant: defaultdict[str, list[TenantLoad]] = defaultdict(list)
@@ -160,7 +160,7 @@ def tenant_shares(loads: tuple[TenantLoad, ...], pages: Mapping[str, int], recor
 
 def work_of(record: StepRecord) -> list[Slice]:
     """Whose work a step did, most first; shades tell the tenants apart within a step."""
-    shares = sorted(shares_of(record.shares).items(), key=lambda item: -item[1])
+    shares = sorted(shares_of(record).items(), key=lambda item: -item[1])
     return slices([(tenant_id, f"shade-{min(index, 4)}", share) for index, (tenant_id, share) in enumerate(shares)])
 
 

@@ -30,7 +30,8 @@ class NativeLibrary:
         return {name: level for level, name in self.isa_names.items()}[isa]
 
     def want_cut(self) -> None:
-        """The decoder call that runs stops before its next layer; its caches are half written, and its result is noise."""
+        """Before its next layer the decoder call that runs leaves out all rows but its decodes: they end as ever. What the others wrote
+        to their caches is half of it, and what is drawn for them is noise."""
         self.handle.fairlane_want_cut()
 
     def settle_cut(self) -> bool:

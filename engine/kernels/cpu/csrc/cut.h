@@ -1,23 +1,25 @@
-// A step that is cut short: whoever is waited for wants the machine, and what the step has done so far is done again later.
-// One device runs one step after another, so there is one cut a process.
+// A step that is cut short: whoever is waited for wants the machine. Decode rows go on to their end, for they take little; what the
+// step has done so far for prompts is done again later. One device runs one step after another, so there is one cut a process.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 namespace fairlane {
 
 class Cut {
  public:
-  // From any thread, at any time: the step that runs, or the next one, stops before its next layer.
+  // From any thread, at any time: before its next layer, the step that runs, or the next one, leaves out all rows but its decodes.
   void Want() { wanted_.store(true, std::memory_order_relaxed); }
   // Asked before each layer.
-  bool Due() {
-    if (!wanted_.load(std::memory_order_relaxed)) return false;
+  bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
+  // So many rows, the step's first ones, go on.
+  void Make(int64_t kept_rows) {
+    kept_rows_.store(kept_rows, std::memory_order_relaxed);
     made_.store(true, std::memory_order_relaxed);
-    return true;
   }
-  // The layers of this step were left: nobody looks at its logits.
-  bool made() const { return made_.load(std::memory_order_relaxed); }
+  // Of a product behind the layers: whether the row still means something.
+  bool Keeps(int64_t row) const { return !made_.load(std::memory_order_relaxed) || row < kept_rows_.load(std::memory_order_relaxed); }
   // After the step's end: whether it was cut, and from now on nothing is wanted.
   bool Settle() {
     wanted_.store(false, std::memory_order_relaxed);
@@ -26,6 +28,7 @@ class Cut {
 
  private:
   std::atomic<bool> wanted_{false}, made_{false};
+  std::atomic<int64_t> kept_rows_{0};
 };
 
 inline Cut& TheCut() {

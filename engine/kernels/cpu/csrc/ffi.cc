@@ -1,4 +1,5 @@
 // The calls that JAX makes: decodes buffers, checks what could read or write out of bounds, hands over to run.h.
+#include <optional>
 #include <string>
 
 #include "cut.h"
@@ -151,17 +152,16 @@ ffi::Error WeightOf(int32_t kind, const ffi::AnyBuffer& data, const ffi::AnyBuff
   return ffi::Error::Success();
 }
 
-// In place of a product that nobody reads, as the step was cut short: numbers that a sampler is soon done with.
-ffi::Error LeaveOut(char* out, int64_t rows, int64_t width, Type type) {
+// In place of a row that nobody reads, as the step was cut short: numbers that a sampler is soon done with.
+void LeaveOut(char* row, int64_t width, Type type) {
   constexpr uint32_t kFarBelow = 0xff000000;  // -1.7e38 in f32, and its upper half in bf16
-  if (type == Type::kF32) std::fill_n(reinterpret_cast<uint32_t*>(out), rows * width, kFarBelow);
-  else std::fill_n(reinterpret_cast<uint16_t*>(out), rows * width, (uint16_t)(kFarBelow >> 16));
-  for (int64_t row = 0; row < rows; ++row) std::memset(out + row * width * Bytes(type), 0, Bytes(type));
-  return ffi::Error::Success();
+  if (type == Type::kF32) std::fill_n(reinterpret_cast<uint32_t*>(row), width, kFarBelow);
+  else std::fill_n(reinterpret_cast<uint16_t*>(row), width, (uint16_t)(kFarBelow >> 16));
+  std::memset(row, 0, Bytes(type));
 }
 
 // x [T, in] bf16, data and scales as kernels.h says, live [T] or [0] (all) -> [T, out], out cut to the result's width; zeros in rows
-// that are not live. Where none is, the weight is not read.
+// that are not live. Where none is, or all of them were left out of a step that was cut short, the weight is not read.
 ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffer data, ffi::AnyBuffer scales, ffi::Buffer<ffi::PRED> live,
                    ffi::Result<ffi::AnyBuffer> y, int32_t isa, int32_t kind) {
   const Kernels* kernels = KernelsAt(isa);
@@ -176,10 +176,12 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
   if (count != 0 && count != rows) return Invalid("a flag for each row, or none");
   const auto is_live = [&](int64_t row) { return count == 0 || flags[row]; };
   char* out = static_cast<char*>(y->untyped_data());
-  if (TheCut().made()) return LeaveOut(out, rows, width, type);
-  for (int64_t row = 0; row < rows; ++row)
-    if (!is_live(row)) std::memset(out + row * width * Bytes(type), 0, width * Bytes(type));
-  const auto ranges = LiveRanges(rows, is_live);
+  for (int64_t row = 0; row < rows; ++row) {
+    char* place = out + row * width * Bytes(type);
+    if (!is_live(row)) std::memset(place, 0, width * Bytes(type));
+    else if (!TheCut().Keeps(row)) LeaveOut(place, width, type);
+  }
+  const auto ranges = LiveRanges(rows, [&](int64_t row) { return is_live(row) && TheCut().Keeps(row); });
   if (ranges.empty()) return ffi::Error::Success();
   Team team(pool, false);
   RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, ranges, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
@@ -216,6 +218,22 @@ ffi::Error TasksOf(const ffi::RemainingArgs& args, const Step& step, int64_t pag
   return PrefillTasks(step.shape, layout, decode_rows, step.rows - decode_rows, pages, tasks);
 }
 
+// How the rest of a step's layers run: its attention, and the arrays between the phases.
+struct Course {
+  Course(Team& team, const Kernels& kernels, const Step& step, const std::vector<AttentionTask>& tasks)
+      : attention(kernels, step.shape, tasks, team.threads()), stack(team, kernels, step, attention) {}
+  AttentionPlan attention;
+  Stack stack;
+};
+
+// Leaves all rows but the decodes out of the layers that follow; false where there are none.
+bool CutShort(int64_t decode_rows, Step* step, std::vector<AttentionTask>* tasks) {
+  tasks->erase(std::remove_if(tasks->begin(), tasks->end(), [&](const AttentionTask& task) { return task.first_row >= decode_rows; }), tasks->end());
+  step->rows = decode_rows;
+  TheCut().Make(decode_rows);
+  return !tasks->empty();
+}
+
 // args: hidden [T, hidden] bf16, cos, sin [T, D/2] f32, slots [T], decode tables [B, M] and lengths [B], the five arrays of a
 // PrefillLayout for rows B.., then the buffers of weights, then those of caches [P, layers * K, 2, ..], all layers in order.
 // `buffers` says which buffer a layer's weights are in, `offsets` where. rets: hidden, then the caches in place.
@@ -242,14 +260,15 @@ ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
   if (ffi::Error error = TasksOf(args, step, pages, &tasks); error.failure()) return error;
 
   Team team(pool, false);
+  const int64_t decode_rows = (int64_t)(*args.get<Ints>(5)).element_count();
+  bool is_cut = false;
   size_t layer_index = 0;
   for (size_t c = 0; c < num_caches; ++c) {
     ffi::AnyBuffer cache = **rets.get<ffi::AnyBuffer>(1 + c);
     const ffi::AnyBuffer before = *args.get<ffi::AnyBuffer>(first_cache + c);
     if (cache.untyped_data() != before.untyped_data()) std::memcpy(cache.untyped_data(), before.untyped_data(), before.size_bytes());
     step.shape.page_heads = cache.dimensions()[1];
-    const AttentionPlan plan(*kernels, step.shape, tasks, team.threads());
-    Stack stack(team, *kernels, step, plan);
+    std::optional<Course> course(std::in_place, team, *kernels, step, tasks);
     char* place = static_cast<char*>(cache.untyped_data());
     for (int64_t heads = 0; heads < step.shape.page_heads; heads += num_kv_heads, ++layer_index) {
       if (layer_index == num_layers) return Invalid("more layers in the caches than in the weights");
@@ -261,8 +280,12 @@ ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
                                offsets.begin() + kLayerTensors * layer_index);
       if (!ReadLayer(reader, step, kinds.begin() + 4 * layer_index, place + heads * step.shape.head_bytes(), &layer))
         return Invalid("a weight lies outside its buffer, or is missing");
-      if (TheCut().Due()) return ffi::Error::Success();
-      stack.Run(layer);
+      if (!is_cut && TheCut().wanted()) {
+        is_cut = true;
+        if (!CutShort(decode_rows, &step, &tasks)) return ffi::Error::Success();
+        course.emplace(team, *kernels, step, tasks);
+      }
+      course->stack.Run(layer);
     }
   }
   return layer_index == num_layers ? ffi::Error::Success() : Invalid("fewer layers in the caches than in the weights");
