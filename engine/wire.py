@@ -97,7 +97,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who goes first: by arrival, by tenants' priority, by turns of requests, by fair shares of tokens (the last two share memory, too)."""
     max_step_ms: int = 30
     """A step with prefill work is predicted to take at most so many milliseconds, as the next request may arrive in it; 0 is no bound.
-    Twice as many for prompts of the fast lane. Where a step's fixed costs would take much of that, up to 2.5 times as many
+    Twice as many for prompts of the fast lane. Where a step's fixed costs would take much of that, up to 2.5 times as many,
     as far as it pays."""
     swap_space: float = 1.0
     """GiB of host memory for the KV pages of preempted sequences, where copying is predicted to be cheaper than computing again. At most

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from appliance.telemetry import families as f
-from appliance.telemetry.explain.runs import work_of
+from appliance.telemetry.explain.runs import work_by_cause
 from engine.wire import StepRecord
 
 
@@ -46,6 +46,6 @@ class DeviceTime(Collector):
 
 def shares_of(record: StepRecord) -> dict[str, float]:
     """Each tenant's part of a step; they sum to 1, where there was any work."""
-    work = work_of(record)
+    work = work_by_cause(record)
     total = sum(work.values())
     return {tenant_id: units / total for tenant_id, units in work.items() if tenant_id is not None} if total else {}

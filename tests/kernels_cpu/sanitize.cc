@@ -191,13 +191,14 @@ void CheckStack(const Kernels& kernels, WeightKind kind) {
 void CheckCut() {
   for (int i = 0; i < 200; ++i) {
     std::thread newcomer([] { TheCut().Want(); });
-    while (!TheCut().wanted()) std::this_thread::yield();
+    while (!TheCut().Due()) std::this_thread::yield();
     Require(TheCut().Keeps(3), "a cut that is only wanted leaves nothing out");
     TheCut().Make(3);
     newcomer.join();
     Require(TheCut().Keeps(2) && !TheCut().Keeps(3), "a cut keeps the decodes");
+    Require(!TheCut().Due(), "a cut is made once");
     Require(TheCut().Settle(), "a wanted cut is made");
-    Require(!TheCut().wanted() && !TheCut().Settle() && TheCut().Keeps(3), "a settled cut is gone");
+    Require(!TheCut().Due() && !TheCut().Settle() && TheCut().Keeps(3), "a settled cut is gone");
   }
 }
 

@@ -39,7 +39,7 @@ def test_a_short_prompt_does_not_wait_for_the_end_of_a_step_of_slow_work() -> No
     requests = [*quiet_requests(20, 170), *attack_of(FLOOD)]
     cut, whole = (bench_of(max_step_ms=30, enable_step_interrupts=enabled).run(requests) for enabled in (True, False))
     assert len(cut_steps(cut)) > 3 and not cut_steps(whole)
-    assert mean_ttft_ms(cut) < mean_ttft_ms(whole) - 5
+    assert mean_ttft_ms(cut) < mean_ttft_ms(whole) - 6
     assert {step.record.interrupted_for for step in cut.steps if step.record.interrupted_by != NOBODY} == {"quiet"}
 
 

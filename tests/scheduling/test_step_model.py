@@ -56,6 +56,15 @@ def test_full_steps_and_half_ones_give_back_a_linear_machine() -> None:
     assert times.base_s == pytest.approx(dict(TRUTH.base_s))
 
 
+def test_of_a_step_its_decodes_keep_what_they_take_alone_in_the_smallest_program() -> None:
+    mixed, decodes = Bucket(8, 64), Work(decode_rows=2, decode_context=1000)
+    times = replace(TRUTH, base_s={**TRUTH.base_s, SMALL: 0.008, mixed: 0.016})
+    work = decodes.with_chunk(64, 0)
+    alone_s, whole_s = 0.008 + 2 * 2e-4 + 1000 * 1e-6, 0.016 + 64 * 1e-4 + 64 * 32 * 1e-7 + 2 * 2e-4 + 1000 * 1e-6
+    assert times.kept_share(mixed, work) == pytest.approx(alone_s / whole_s)
+    assert times.kept_share(PREFILL, NO_WORK.with_chunk(64, 0)) == 0 and times.kept_share(SMALL, decodes) == 1
+
+
 def test_a_small_program_that_was_disturbed_while_measured_counts_as_no_slower_than_a_larger_one() -> None:
     times = fitted(d2=0.5)
     assert times.seconds(SMALL, full(SMALL).work) == pytest.approx(full(LARGE).seconds)

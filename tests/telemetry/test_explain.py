@@ -217,7 +217,7 @@ def test_a_running_request_that_waits_for_its_place_shows_the_gap_so_far() -> No
 def test_a_simulated_engine_tells_each_long_gap_that_its_clients_saw(worlds: list[World]) -> None:
     """Whatever made the gap: of all times between two tokens those beyond the bound are listed, and with them all preemptions in them."""
     num_preempted = 0
-    for world in worlds:
+    for world in (*worlds, *(simulate(seed, REQUESTS_EACH) for seed in range(WORLDS, WORLDS + 3))):  # preemptions are rare
         for report in world.reports:
             if report.outcome is not Outcome.COMPLETED:
                 continue
@@ -227,7 +227,7 @@ def test_a_simulated_engine_tells_each_long_gap_that_its_clients_saw(worlds: lis
             assert sorted(gap.seconds for gap in gaps) == pytest.approx([gap_s for gap_s in seen if gap_s > 0.15][-MAX_GAPS:], abs=1e-6)
             num_preempted += sum(len(gap.preempted) for gap in gaps)
             assert all(each.tenant in TENANTS for gap in gaps for each in gap.preempted)
-    assert num_preempted >= 3
+    assert num_preempted > 3
 
 
 @pytest.mark.parametrize(("sequence_id", "tenant", "blamed"), [(8, "hasty", "hasty"), (1, "quiet", None)])

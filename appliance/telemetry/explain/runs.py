@@ -41,7 +41,7 @@ type Cause = str | None
 """Whose work took the time: a tenant, or None: the request itself, or nobody."""
 
 
-def work_of(record: StepRecord, own: frozenset[int] = frozenset()) -> dict[Cause, float]:
+def work_by_cause(record: StepRecord, own: frozenset[int] = frozenset()) -> dict[Cause, float]:
     """Virtual tokens by whose they are: that of the sequences `own` has no tenant. What a step did that was cut short, and is done again,
     is of whom it was cut short for."""
     work: dict[Cause, float] = {}
@@ -56,7 +56,7 @@ def work_of(record: StepRecord, own: frozenset[int] = frozenset()) -> dict[Cause
 
 def waiting_causes(run: Run, duration_ns: int, own: frozenset[int] = frozenset()) -> dict[Cause, int]:
     """Who took a stretch of a step that did no work for the sequences `own`: its tenants, in proportion to their work."""
-    return divide(duration_ns, work_of(run.record, own))
+    return divide(duration_ns, work_by_cause(run.record, own))
 
 
 def working_causes(run: Run, duration_ns: int, own: frozenset[int], floor_ns: int) -> dict[Cause, int]:
@@ -64,7 +64,7 @@ def working_causes(run: Run, duration_ns: int, own: frozenset[int], floor_ns: in
     and of the rest everybody has what is in proportion to the work."""
     full_ns = max(1, run.end_ns - run.begin_ns)
     extra_ns = max(0, full_ns - floor_ns)
-    work = work_of(run.record, own)
+    work = work_by_cause(run.record, own)
     units = sum(work.values()) or 1.0
     weights: dict[Cause, float] = {None: float(full_ns - extra_ns)}
     for cause, part in work.items():

@@ -11,8 +11,8 @@ class Cut {
  public:
   // From any thread, at any time: before its next layer, the step that runs, or the next one, leaves out all rows but its decodes.
   void Want() { wanted_.store(true, std::memory_order_relaxed); }
-  // Asked before each layer.
-  bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
+  // Asked before each layer: whether it is to be made now.
+  bool Due() const { return wanted_.load(std::memory_order_relaxed) && !made_.load(std::memory_order_relaxed); }
   // So many rows, the step's first ones, go on.
   void Make(int64_t kept_rows) {
     kept_rows_.store(kept_rows, std::memory_order_relaxed);

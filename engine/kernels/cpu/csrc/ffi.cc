@@ -209,9 +209,8 @@ ffi::Error ReadStep(const ffi::RemainingArgs& args, ffi::AnyBuffer result, Step*
   return ffi::Error::Success();
 }
 
-ffi::Error TasksOf(const ffi::RemainingArgs& args, const Step& step, int64_t pages, std::vector<AttentionTask>* tasks) {
+ffi::Error TasksOf(const ffi::RemainingArgs& args, const Step& step, int64_t decode_rows, int64_t pages, std::vector<AttentionTask>* tasks) {
   const auto ints = [&](size_t i) { return *args.get<Ints>(i); };
-  const int64_t decode_rows = (int64_t)ints(5).element_count();
   if (ffi::Error error = DecodeTasks(step.shape, ints(4), ints(5), 1, pages, tasks); error.failure()) return error;
   const Ints tables = ints(6), block_sequence = ints(7), row_start = ints(8), chunk_tokens = ints(9), context_tokens = ints(10);
   const Layout layout = {tables, block_sequence, row_start, chunk_tokens, context_tokens};
@@ -256,12 +255,11 @@ ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
   step.eps = eps;
   const int64_t pages = given.dimensions()[0];
   if (std::any_of(step.slots, step.slots + step.rows, [&](int32_t x) { return x >= pages * step.shape.page_size; })) return Invalid("slot outside the cache");
+  const int64_t decode_rows = (int64_t)(*args.get<Ints>(5)).element_count();
   std::vector<AttentionTask> tasks;
-  if (ffi::Error error = TasksOf(args, step, pages, &tasks); error.failure()) return error;
+  if (ffi::Error error = TasksOf(args, step, decode_rows, pages, &tasks); error.failure()) return error;
 
   Team team(pool, false);
-  const int64_t decode_rows = (int64_t)(*args.get<Ints>(5)).element_count();
-  bool is_cut = false;
   size_t layer_index = 0;
   for (size_t c = 0; c < num_caches; ++c) {
     ffi::AnyBuffer cache = **rets.get<ffi::AnyBuffer>(1 + c);
@@ -280,8 +278,7 @@ ffi::Error Decoder(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
                                offsets.begin() + kLayerTensors * layer_index);
       if (!ReadLayer(reader, step, kinds.begin() + 4 * layer_index, place + heads * step.shape.head_bytes(), &layer))
         return Invalid("a weight lies outside its buffer, or is missing");
-      if (!is_cut && TheCut().wanted()) {
-        is_cut = true;
+      if (TheCut().Due()) {
         if (!CutShort(decode_rows, &step, &tasks)) return ffi::Error::Success();
         course.emplace(team, *kernels, step, tasks);
       }
