@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import re
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -28,6 +29,7 @@ from appliance.errors import Invalid, Unavailable
 BUSY_TIMEOUT_MS = 5_000
 """How long a SQLite connection waits for another's lock, where the URL does not say."""
 MAX_BUSY_TIMEOUT_MS = 60_000
+BUSY_RETRY_S = 0.01
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
 POOL_TIMEOUT_S = 3.0
@@ -179,10 +181,9 @@ def _make_engine(url: str, enforce_foreign_keys: bool) -> AsyncEngine:
     if url.startswith("sqlite"):
         busy_ms = _busy_timeout_ms(url)
         engine = create_async_engine(url, **ENGINE_OPTIONS, connect_args={"timeout": busy_ms / 1000})
-        pragmas = ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={busy_ms}")
-        pragmas += (f"foreign_keys={'ON' if enforce_foreign_keys else 'OFF'}",)
+        pragmas = ("synchronous=NORMAL", f"foreign_keys={'ON' if enforce_foreign_keys else 'OFF'}")
         event.listen(engine.sync_engine, "do_connect", _make_private_file)
-        event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, pragmas))
+        event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, pragmas, busy_ms))
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         event.listen(engine.sync_engine, "before_cursor_execute", _refuse_unstorable)
         return engine
@@ -224,12 +225,27 @@ def _make_private_file(_dialect: Any, _record: Any, arguments: list[Any], _param
         os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
-def _set_up_sqlite(pragmas: tuple[str, ...], connection: Any, _record: Any) -> None:
+def _set_up_sqlite(pragmas: tuple[str, ...], busy_ms: int, connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver must not begin by itself: `_begin_sqlite` does
     cursor = connection.cursor()
+    _log_ahead(connection, cursor, busy_ms)
     for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _log_ahead(connection: Any, cursor: Any, busy_ms: int) -> None:
+    """Put the file into WAL mode, where it is not. Of two that do so at once SQLite fails one without waiting, whatever its timeout:
+    both hold the lock that the other waits for. That one tries again, for as long as it would wait for any other lock."""
+    deadline_s = time.monotonic() + busy_ms / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() >= deadline_s:
+                raise
+        connection.run_async(lambda _driver: asyncio.sleep(BUSY_RETRY_S))
 
 
 def _begin_sqlite(connection: Connection) -> None:
