@@ -136,17 +136,19 @@ OwnedWeight RandomWeight(WeightKind kind, int64_t out, int64_t in) {
 Weight View(const OwnedWeight& w) { return {w.view.kind, w.data.data(), w.scales.data(), w.view.out, w.view.in}; }
 
 void CheckProduct(const Kernels& kernels, WeightKind kind) {
-  const int64_t rows = Between(1, 60), in = 32 * Between(1, 9), out = 64 * Between(1, 4), width = out - Between(0, 63);
+  const int64_t rows = Between(1, Between(0, 5) ? 60 : 300), in = 32 * Between(1, 9), out = 64 * Between(1, 4), width = out - Between(0, 63);
   const OwnedWeight w = RandomWeight(kind, out, in);
+  const Weight w_view = View(w);
   const std::vector<uint16_t> x = RandomHalves(rows * in), bias = RandomHalves(width), residual = RandomHalves(rows * width);
   const std::vector<char> live = RandomLiveRows(rows);
-  const std::vector<RowRange> ranges = LiveRanges(rows, [&](int64_t row) { return live[row]; });
   std::vector<std::vector<uint16_t>> answers;
   for (const int64_t threads : {1, 3}) {
     Pool pool(threads);
     std::vector<uint16_t> y(rows * width);
     Team team(pool, false);
-    RunProduct(team, kernels, View(w), x.data(), rows, ranges, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
+    const LiveRows live_rows(rows, team.threads(), [&](int64_t row) { return live[row]; });
+    const Pass again = PassOf(w_view);
+    RunProduct(team, kernels, w_view, x.data(), rows, live_rows, Between(0, 1) ? &again : nullptr, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
       const int64_t start = group * kOutGroup, at = first * width + start;
       if (start < width)
         kernels.store(tile, count, std::min(kOutGroup, width - start), bias.data() + start, residual.data() + at, width, Type::kBf16, y.data() + at);

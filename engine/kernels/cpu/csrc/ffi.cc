@@ -181,10 +181,10 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
     if (!is_live(row)) std::memset(place, 0, width * Bytes(type));
     else if (!TheCut().Keeps(row)) LeaveOut(place, width, type);
   }
-  const auto ranges = LiveRanges(rows, [&](int64_t row) { return is_live(row) && TheCut().Keeps(row); });
-  if (ranges.empty()) return ffi::Error::Success();
+  const LiveRows kept(rows, pool.num_threads(), [&](int64_t row) { return is_live(row) && TheCut().Keeps(row); });
+  if (kept.count() == 0) return ffi::Error::Success();
   Team team(pool, false);
-  RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, ranges, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
+  RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, kept, nullptr, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
     const int64_t start = group * kOutGroup;
     if (start >= width) return;
     kernels->store(tile, count, std::min(kOutGroup, width - start), nullptr, nullptr, width, type, out + (first * width + start) * Bytes(type));

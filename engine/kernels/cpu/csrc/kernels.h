@@ -73,6 +73,12 @@ struct Weight {
   const char* data;
   const void* scales;
   int64_t out, in;  // out: a multiple of 64
+
+  // A group's own data, where a step of k takes 256 bytes of it; null for the block formats.
+  const char* group_data(int64_t group) const {
+    if (kind == WeightKind::kBf16) return data + group * kOutGroup * in * 2;
+    return kind == WeightKind::kInt8 ? data + group * kOutGroup * in : nullptr;
+  }
 };
 
 // Activations as a kind of weight wants them.
@@ -96,8 +102,9 @@ struct Kernels {
   void (*finish)(const AttentionShape&, const float* states, int64_t rows, void* out);
 
   void (*quantize)(WeightKind, const uint16_t* x, int64_t in, int8_t* q, float* scale, int32_t* sum);
-  // Rows [begin, end) of the activations times 64 outputs -> f32 [rows, 64].
-  void (*multiply)(const Weight&, const Activations&, int64_t group, int64_t begin, int64_t end, float* out);
+  // Rows [begin, end) of the activations times 64 outputs -> f32 [rows, 64]. `next`: the group_data that is wanted after
+  // this, or null; it comes into the second-level cache meanwhile.
+  void (*multiply)(const Weight&, const Activations&, int64_t group, int64_t begin, int64_t end, const char* next, float* out);
 
   // 64-wide ends of a product: from f32 [rows, 64] to rows of bf16 or f32.
   void (*store)(const float* tile, int64_t rows, int64_t width, const uint16_t* bias, const uint16_t* residual, int64_t stride, Type, void* out);

@@ -21,11 +21,30 @@ constexpr int kTileOuts = 1, kTileRows = 2, kBlockTileRows = 2;
 constexpr int kGroupVectors = kOutGroup / kLanes;
 constexpr int kReadAhead = 24;  // steps of k; 6 KB of bf16
 constexpr int kReadAheadBlocks = 12;
+constexpr int kStepLines = 4;  // cache lines of a group that a step of k takes, in bf16 and int8
 constexpr int kQuantBlock = 32;
 constexpr int kQuadsPerBlock = kQuantBlock / 4;
 
-template <int R, int C>
-void MultiplyBf16(const Weight& w, const Activations& x, int64_t group, int64_t row, int vector, float* out) {
+// What a tile fetches while it multiplies. The first one of a unit finds its group on the way from memory, and reads ahead in
+// it; those that follow have it in the second-level cache, and share the fetching of the group that comes next: without that
+// memory would be idle while they run, and the next group's first tile would wait for it.
+struct ReadAhead {
+  const char* next;  // null: the tile's own group
+  int lines;         // of each kStepLines of the next one
+};
+
+// Fetches for one step of k. `data`: C vectors of the tile's own group.
+template <int C, int L>
+FL_INLINE void Fetch(const void* data, const ReadAhead& ahead, int64_t step) {
+  if constexpr (L == 0) {
+    for (int c = 0; c < C; ++c) __builtin_prefetch(static_cast<const char*>(data) + (kReadAhead * kStepLines + c) * 64, 0, 3);
+  } else {
+    for (int line = 0; line < L; ++line) __builtin_prefetch(ahead.next + (step * kStepLines + line) * 64, 0, 2);
+  }
+}
+
+template <int R, int C, int L>
+void MultiplyBf16(const Weight& w, const Activations& x, int64_t group, int64_t row, int vector, const ReadAhead& ahead, float* out) {
   const auto* data = reinterpret_cast<const uint16_t*>(w.data) + group * w.in * kOutGroup + vector * 2 * kLanes;
   const uint16_t* rows = x.bf16 + row * w.in;
   F16 acc[R][C];
@@ -34,7 +53,7 @@ void MultiplyBf16(const Weight& w, const Activations& x, int64_t group, int64_t 
   for (int64_t k = 0; k < w.in; k += 2, data += 2 * kOutGroup) {
     PairW weight[C];
     for (int c = 0; c < C; ++c) weight[c] = LoadPairW(data + c * 2 * kLanes);
-    for (int c = 0; c < C; ++c) __builtin_prefetch(data + kReadAhead * 2 * kOutGroup + c * 2 * kLanes, 0, 3);
+    Fetch<C, L>(data, ahead, k / 2);
     for (int r = 0; r < R; ++r) {
       const PairX pair = SplatPair(Word(rows + r * w.in + k));
       for (int c = 0; c < C; ++c) acc[r][c] = DotPair(acc[r][c], weight[c], pair);
@@ -44,8 +63,8 @@ void MultiplyBf16(const Weight& w, const Activations& x, int64_t group, int64_t 
     for (int c = 0; c < C; ++c) Store(out + r * kOutGroup + (vector + c) * kLanes, acc[r][c]);
 }
 
-template <int R, int C>
-void MultiplyInt8(const Weight& w, const Activations& x, int64_t group, int64_t row, int vector, float* out) {
+template <int R, int C, int L>
+void MultiplyInt8(const Weight& w, const Activations& x, int64_t group, int64_t row, int vector, const ReadAhead& ahead, float* out) {
   const auto* data = reinterpret_cast<const uint8_t*>(w.data) + group * w.in * kOutGroup + vector * 4 * kLanes;
   const int8_t* rows = x.quantized + row * w.in;
   I16 acc[R][C];
@@ -54,7 +73,7 @@ void MultiplyInt8(const Weight& w, const Activations& x, int64_t group, int64_t 
   for (int64_t k = 0; k < w.in; k += 4, data += 4 * kOutGroup) {
     QuadW weight[C];
     for (int c = 0; c < C; ++c) weight[c] = LoadQuadW(data + c * 4 * kLanes);
-    for (int c = 0; c < C; ++c) __builtin_prefetch(data + kReadAhead * 4 * kOutGroup + c * 4 * kLanes, 0, 3);
+    Fetch<C, L>(data, ahead, k / 4);
     for (int r = 0; r < R; ++r) {
       const QuadX quad = SplatQuad(Word(rows + r * w.in + k));
       for (int c = 0; c < C; ++c) acc[r][c] = DotQuad(acc[r][c], weight[c], quad);
@@ -97,14 +116,23 @@ void MultiplyBlocks(const Weight& w, const Activations& x, int64_t group, int64_
   for (int r = 0; r < R; ++r) Store(out + r * kOutGroup + vector * kLanes, acc[r]);
 }
 
+template <int R, int L>
+void MultiplyGroup(const Weight& w, const Activations& x, int64_t group, int64_t row, const ReadAhead& ahead, float* out) {
+  for (int v = 0; v < kGroupVectors; v += kTileOuts) {
+    if (w.kind == WeightKind::kBf16) MultiplyBf16<R, kTileOuts, L>(w, x, group, row, v, ahead, out);
+    else MultiplyInt8<R, kTileOuts, L>(w, x, group, row, v, ahead, out);
+  }
+}
+
 template <int R>
-void MultiplyRows(const Weight& w, const Activations& x, int64_t group, int64_t row, float* out) {
-  if (w.kind == WeightKind::kBf16) {
-    if constexpr (R <= kTileRows)
-      for (int v = 0; v < kGroupVectors; v += kTileOuts) MultiplyBf16<R, kTileOuts>(w, x, group, row, v, out);
-  } else if (w.kind == WeightKind::kInt8) {
-    if constexpr (R <= kTileRows)
-      for (int v = 0; v < kGroupVectors; v += kTileOuts) MultiplyInt8<R, kTileOuts>(w, x, group, row, v, out);
+void MultiplyRows(const Weight& w, const Activations& x, int64_t group, int64_t row, const ReadAhead& ahead, float* out) {
+  if (w.kind == WeightKind::kBf16 || w.kind == WeightKind::kInt8) {
+    if constexpr (R <= kTileRows) {
+      if (!ahead.next) MultiplyGroup<R, 0>(w, x, group, row, ahead, out);
+      else if (ahead.lines == 1) MultiplyGroup<R, 1>(w, x, group, row, ahead, out);
+      else if (ahead.lines == 2) MultiplyGroup<R, 2>(w, x, group, row, ahead, out);
+      else MultiplyGroup<R, kStepLines>(w, x, group, row, ahead, out);
+    }
   } else {
     for (int v = 0; v < kGroupVectors; ++v) {
       if (w.kind == WeightKind::kQ8) MultiplyBlocks<false, R>(w, x, group, row, v, out);
@@ -115,17 +143,25 @@ void MultiplyRows(const Weight& w, const Activations& x, int64_t group, int64_t 
 
 // Calls MultiplyRows<rows>, rows <= R.
 template <int R>
-void MultiplyUpTo(int64_t rows, const Weight& w, const Activations& x, int64_t group, int64_t row, float* out) {
+void MultiplyUpTo(int64_t rows, const Weight& w, const Activations& x, int64_t group, int64_t row, const ReadAhead& ahead, float* out) {
   if constexpr (R > 1) {
-    if (rows < R) return MultiplyUpTo<R - 1>(rows, w, x, group, row, out);
+    if (rows < R) return MultiplyUpTo<R - 1>(rows, w, x, group, row, ahead, out);
   }
-  MultiplyRows<R>(w, x, group, row, out);
+  MultiplyRows<R>(w, x, group, row, ahead, out);
 }
 
-inline void Multiply(const Weight& w, const Activations& x, int64_t group, int64_t begin, int64_t end, float* out) {
+inline void Multiply(const Weight& w, const Activations& x, int64_t group, int64_t begin, int64_t end, const char* next, float* out) {
   const int64_t most = w.kind == WeightKind::kBf16 || w.kind == WeightKind::kInt8 ? kTileRows : kBlockTileRows;
-  for (int64_t row = begin; row < end; row += most)
-    MultiplyUpTo<kBlockTileRows>(std::min(most, end - row), w, x, group, row, out + (row - begin) * kOutGroup);
+  const int64_t rows = end - begin, tiles = (rows + most - 1) / most;
+  const int share = tiles > 4 ? 1 : tiles > 2 ? 2 : kStepLines;
+  int fetched = 0;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t first = rows * tile / tiles, behind = rows * (tile + 1) / tiles;
+    const bool fetches = next && tile > 0 && fetched < kStepLines;
+    const ReadAhead ahead = {fetches ? next + fetched * 64 : nullptr, share};
+    if (fetches) fetched += share;
+    MultiplyUpTo<kBlockTileRows>(behind - first, w, x, group, begin + first, ahead, out + first * kOutGroup);
+  }
 }
 
 // Symmetric int8: one scale a row (kInt8) or a block of 32 (the GGUF kinds). Where a value is not finite the scale is

@@ -121,24 +121,46 @@ class AttentionPlan {
   std::unique_ptr<float[]> states_;
 };
 
-constexpr int64_t kUnitRows = 48;  // rows of one unit of a product: their activations stay in the second-level cache
-
 struct RowRange {
   int64_t begin, end;
 };
 
-// Rows for which is_live(row) holds, in ranges of at most kUnitRows: what lies between costs nothing.
-template <typename F>
-std::vector<RowRange> LiveRanges(int64_t rows, const F& is_live) {
-  std::vector<RowRange> ranges;
-  for (int64_t row = 0; row < rows; ++row) {
-    if (!is_live(row)) continue;
-    const bool goes_on = !ranges.empty() && ranges.back().end == row && row - ranges.back().begin < kUnitRows;
-    if (goes_on) ranges.back().end = row + 1;
-    else ranges.push_back({row, row + 1});
+// A step's rows for which is_live(row) holds: what lies between costs nothing. Products cut them into chunks and do chunk after
+// chunk, so that the threads of a team divide the rows where there are enough of them, as all other phases do, and the outputs
+// where there are not.
+class LiveRows {
+ public:
+  static constexpr int64_t kRangeRows = 48;  // what a product's results stay in the first-level cache for
+
+  template <typename F>
+  LiveRows(int64_t rows, int64_t threads, const F& is_live) {
+    for (int64_t row = 0; row < rows; ++row)
+      if (is_live(row)) rows_.push_back(row);
+    const int64_t sharers = std::clamp<int64_t>(count() / kLeastChunkRows, 1, threads);
+    chunks_.resize(sharers * CeilDiv(count(), sharers * kMostChunkRows));
+    for (int64_t c = 0; c < chunks(); ++c)
+      for (int64_t i = count() * c / chunks(); i < count() * (c + 1) / chunks(); ++i) Append(rows_[i], &chunks_[c]);
   }
-  return ranges;
-}
+
+  int64_t count() const { return (int64_t)rows_.size(); }
+  int64_t row(int64_t index) const { return rows_[index]; }
+  int64_t chunks() const { return (int64_t)chunks_.size(); }
+  // A chunk's rows, in ranges of at most kRangeRows.
+  const std::vector<RowRange>& chunk(int64_t index) const { return chunks_[index]; }
+
+ private:
+  static constexpr int64_t kLeastChunkRows = 24;  // with fewer, a thread would read weights faster than memory gives them
+  static constexpr int64_t kMostChunkRows = 128;  // their activations stay in the second-level cache
+
+  static void Append(int64_t row, std::vector<RowRange>* ranges) {
+    const bool goes_on = !ranges->empty() && ranges->back().end == row && row - ranges->back().begin < kRangeRows;
+    if (goes_on) ranges->back().end = row + 1;
+    else ranges->push_back({row, row + 1});
+  }
+
+  std::vector<int64_t> rows_;
+  std::vector<std::vector<RowRange>> chunks_;
+};
 
 // Rows of activations, quantised where the weight wants it.
 class PreparedRows {
@@ -151,9 +173,8 @@ class PreparedRows {
     sum_.reset(new int32_t[rows * blocks_]);
     view_ = {x, quantized_.get(), scale_.get(), sum_.get()};
   }
-  void Prepare(Team& team, const Kernels& kernels, const std::vector<RowRange>& ranges) const {
-    if (!quantized_) return;
-    for (const RowRange& range : ranges) team.Run(range.end - range.begin, [&](int64_t i) { Quantize(kernels, range.begin + i); });
+  void Prepare(Team& team, const Kernels& kernels, const LiveRows& live) const {
+    if (quantized_) team.Run(live.count(), [&](int64_t i) { Quantize(kernels, live.row(i)); });
   }
   const Activations& view() const { return view_; }
 
@@ -171,19 +192,37 @@ class PreparedRows {
   std::unique_ptr<int32_t[]> sum_;
 };
 
-// Runs end(group, first_row, rows, f32 tile [rows, 64]) on every tile of x @ weight.T at the rows of `ranges`, out of `rows`.
+// A phase that goes over a weight: `groups` units for each chunk of rows, the first of which read group 0 and so on.
+struct Pass {
+  const Weight* weight;
+  int64_t groups;
+};
+
+inline Pass PassOf(const Weight& weight) { return {&weight, weight.out / kOutGroup}; }
+
+// What is wanted after a unit of `pass` by whoever does it: the data of its share's next unit, or of its first one in the pass
+// that comes `after`. Null where that is not known.
+inline const char* DataBehind(const Team& team, const LiveRows& live, const Pass& pass, int64_t unit, const Pass* after) {
+  const int64_t units = pass.groups * live.chunks(), thread = team.ShareOf(unit, units);
+  if (unit + 1 < team.ShareBegin(thread + 1, units)) return pass.weight->group_data((unit + 1) % pass.groups);
+  return after ? after->weight->group_data(team.ShareBegin(thread, after->groups * live.chunks()) % after->groups) : nullptr;
+}
+
+// Runs end(group, first_row, rows, f32 tile [rows, 64]) on every tile of x @ weight.T at the live ones of `rows`.
 template <typename End>
-void RunProduct(Team& team, const Kernels& kernels, const Weight& weight, const uint16_t* x, int64_t rows, const std::vector<RowRange>& ranges,
-                const End& end) {
+void RunProduct(Team& team, const Kernels& kernels, const Weight& weight, const uint16_t* x, int64_t rows, const LiveRows& live,
+                const Pass* after, const End& end) {
   const PreparedRows prepared(weight, x, rows);
-  prepared.Prepare(team, kernels, ranges);
-  const int64_t groups = weight.out / kOutGroup, chunks = (int64_t)ranges.size();
-  team.Run(groups * chunks, [&](int64_t unit) {
-    const int64_t group = unit / chunks;
-    const RowRange range = ranges[unit % chunks];
-    alignas(64) float tile[kUnitRows * kOutGroup];
-    kernels.multiply(weight, prepared.view(), group, range.begin, range.end, tile);
-    end(group, range.begin, range.end - range.begin, tile);
+  prepared.Prepare(team, kernels, live);
+  const Pass pass = PassOf(weight);
+  team.Run(pass.groups * live.chunks(), [&](int64_t unit) {
+    const int64_t group = unit % pass.groups;
+    const char* next = DataBehind(team, live, pass, unit, after);
+    alignas(64) float tile[LiveRows::kRangeRows * kOutGroup];
+    for (const RowRange& range : live.chunk(unit / pass.groups)) {
+      kernels.multiply(weight, prepared.view(), group, range.begin, range.end, next, tile);
+      end(group, range.begin, range.end - range.begin, tile);
+    }
   });
 }
 

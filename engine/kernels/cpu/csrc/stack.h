@@ -37,10 +37,13 @@ struct Step {
 class Stack {
  public:
   Stack(Team& team, const Kernels& kernels, const Step& step, const AttentionPlan& attention)
-      : team_(team), kernels_(kernels), step_(step), attention_(attention) {
+      : team_(team),
+        kernels_(kernels),
+        step_(step),
+        attention_(attention),
+        live_(step.rows, team.threads(), [&](int64_t row) { return step.slots[row] >= 0; }) {
     const AttentionShape& s = step.shape;
     qkv_width_ = (s.num_heads + 2 * s.num_kv_heads) * s.head_dim;
-    ranges_ = LiveRanges(step.rows, [&](int64_t row) { return step.slots[row] >= 0; });
     normed_.reset(new uint16_t[step.rows * step.hidden]);
     qkv_.reset(new uint16_t[step.rows * qkv_width_]);
     attended_.reset(new uint16_t[step.rows * s.num_heads * s.head_dim]());
@@ -48,15 +51,16 @@ class Stack {
   }
 
   void Run(const Layer& layer) {
+    const Pass output = PassOf(layer.output), gate = {&layer.gate_up, step_.intermediate / kOutGroup};
     Norm(layer.input_norm);
-    Project(layer.qkv, normed_.get(), layer.qkv_bias, nullptr, qkv_width_, qkv_.get());
+    Project(layer.qkv, normed_.get(), layer.qkv_bias, nullptr, qkv_width_, &output, qkv_.get());
     RotateAndWrite(layer);
     const AttentionBuffers buffers = {layer.cache, reinterpret_cast<const char*>(qkv_.get()), qkv_width_, reinterpret_cast<char*>(attended_.get())};
     team_.Run(attention_.units(), [&](int64_t unit) { attention_.Do(unit, buffers); });
-    Project(layer.output, attended_.get(), layer.output_bias, step_.state, step_.hidden, step_.state);
+    Project(layer.output, attended_.get(), layer.output_bias, step_.state, step_.hidden, &gate, step_.state);
     Norm(layer.post_norm);
-    Gate(layer);
-    Project(layer.down, gated_.get(), layer.down_bias, step_.state, step_.hidden, step_.state);
+    Gate(layer, gate);
+    Project(layer.down, gated_.get(), layer.down_bias, step_.state, step_.hidden, nullptr, step_.state);
   }
 
  private:
@@ -65,9 +69,8 @@ class Stack {
   // Calls f(row) for all rows but padding, a few to a unit.
   template <typename F>
   void EachRow(const F& f) {
-    team_.Run(CeilDiv(step_.rows, kUnitTokens), [&](int64_t unit) {
-      for (int64_t row = unit * kUnitTokens; row < std::min(step_.rows, (unit + 1) * kUnitTokens); ++row)
-        if (step_.slots[row] >= 0) f(row);
+    team_.Run(CeilDiv(live_.count(), kUnitTokens), [&](int64_t unit) {
+      for (int64_t i = unit * kUnitTokens; i < std::min(live_.count(), (unit + 1) * kUnitTokens); ++i) f(live_.row(i));
     });
   }
 
@@ -75,8 +78,9 @@ class Stack {
     EachRow([&](int64_t row) { kernels_.rms_norm(step_.state + row * step_.hidden, weight, step_.hidden, step_.eps, normed_.get() + row * step_.hidden); });
   }
 
-  void Project(const Weight& weight, const uint16_t* x, const uint16_t* bias, const uint16_t* residual, int64_t width, uint16_t* y) {
-    RunProduct(team_, kernels_, weight, x, step_.rows, ranges_, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
+  void Project(const Weight& weight, const uint16_t* x, const uint16_t* bias, const uint16_t* residual, int64_t width, const Pass* after,
+               uint16_t* y) {
+    RunProduct(team_, kernels_, weight, x, step_.rows, live_, after, [&](int64_t group, int64_t first, int64_t count, const float* tile) {
       const int64_t start = group * kOutGroup, at = first * width + start;
       if (start >= width) return;
       kernels_.store(tile, count, std::min(kOutGroup, width - start), bias ? bias + start : nullptr, residual ? residual + at : nullptr, width,
@@ -97,19 +101,23 @@ class Stack {
   }
 
   // silu(gate) * up: a unit computes the same 64 outputs of both.
-  void Gate(const Layer& layer) {
-    const int64_t width = step_.intermediate, up_group = width / kOutGroup, chunks = (int64_t)ranges_.size();
-    const PreparedRows prepared(layer.gate_up, normed_.get(), step_.rows);
-    prepared.Prepare(team_, kernels_, ranges_);
+  void Gate(const Layer& layer, const Pass& pass) {
+    const Weight& weight = layer.gate_up;
+    const PreparedRows prepared(weight, normed_.get(), step_.rows);
+    prepared.Prepare(team_, kernels_, live_);
+    const Pass down = PassOf(layer.down);
+    const int64_t width = step_.intermediate;
     const uint16_t* bias = layer.gate_up_bias;
-    team_.Run(up_group * chunks, [&](int64_t unit) {
-      const int64_t group = unit / chunks, first = ranges_[unit % chunks].begin, count = ranges_[unit % chunks].end - first;
-      alignas(64) float gate[kUnitRows * kOutGroup], up[kUnitRows * kOutGroup];
-      kernels_.multiply(layer.gate_up, prepared.view(), group, first, first + count, gate);
-      kernels_.multiply(layer.gate_up, prepared.view(), up_group + group, first, first + count, up);
-      const int64_t start = group * kOutGroup;
-      kernels_.silu_gate(gate, up, count, bias ? bias + start : nullptr, bias ? bias + width + start : nullptr, width,
-                         gated_.get() + first * width + start);
+    team_.Run(pass.groups * live_.chunks(), [&](int64_t unit) {
+      const int64_t group = unit % pass.groups, start = group * kOutGroup;
+      const char* next = DataBehind(team_, live_, pass, unit, &down);
+      alignas(64) float gate[LiveRows::kRangeRows * kOutGroup], up[LiveRows::kRangeRows * kOutGroup];
+      for (const RowRange& range : live_.chunk(unit / pass.groups)) {
+        kernels_.multiply(weight, prepared.view(), group, range.begin, range.end, weight.group_data(pass.groups + group), gate);
+        kernels_.multiply(weight, prepared.view(), pass.groups + group, range.begin, range.end, next, up);
+        kernels_.silu_gate(gate, up, range.end - range.begin, bias ? bias + start : nullptr, bias ? bias + width + start : nullptr, width,
+                           gated_.get() + range.begin * width + start);
+      }
     });
   }
 
@@ -118,7 +126,7 @@ class Stack {
   const Step& step_;
   const AttentionPlan& attention_;
   int64_t qkv_width_;
-  std::vector<RowRange> ranges_;  // all rows but padding
+  LiveRows live_;  // all rows but padding
   std::unique_ptr<uint16_t[]> normed_, qkv_, attended_, gated_;
 };
 
