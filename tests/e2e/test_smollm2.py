@@ -57,6 +57,15 @@ def test_a_greedy_stream_joined_is_the_whole_answer(openai_client: openai.OpenAI
     assert not stop or not any(s in text.removeprefix(prompt) for s in stop)
 
 
+def test_a_stream_has_an_event_for_a_token_whose_text_is_not_whole_yet(openai_client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "prompt": PROMPTS[1], "temperature": 0, "max_tokens": 24}
+    *pieces, last = openai_client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    texts = [piece.choices[0].text for piece in pieces]
+    assert last.usage is not None and last.usage.completion_tokens == 24
+    assert "" in texts[:-1] and any(ord(letter) > 0xFFFF for letter in "".join(texts))  # a smiley takes several tokens
+    assert 16 <= len(texts) <= 25  # several tokens share an event only where the reader is late; the last one may be of the end
+
+
 def test_the_same_seed_gives_the_same_text_alone_and_in_company(openai_client: openai.OpenAI, appliance: Appliance) -> None:
     asked: Any = {"model": MODEL, "prompt": "A poem about rain:", "temperature": 1.0, "seed": 11, "max_tokens": 24}
     alone = openai_client.completions.create(**asked).choices[0].text

@@ -46,7 +46,7 @@ class Team {
 
   int64_t threads() const { return threads_; }
   // Of a phase of so many units: the first of a thread's share, and whose share a unit is in.
-  int64_t ShareBegin(int64_t thread, int64_t units) const { return units * thread / threads_; }
+  int64_t ShareBegin(int64_t thread, int64_t units) const { return FirstOf(thread, threads_, units); }
   int64_t ShareOf(int64_t unit, int64_t units) const { return ((unit + 1) * threads_ - 1) / units; }
 
   // Calls f(unit) for every unit in 0..units-1, those of a share begun in that order, and returns when all have returned.
@@ -71,6 +71,8 @@ class Team {
 
  private:
   static constexpr int64_t kClosed = -1;
+
+  static int64_t FirstOf(int64_t thread, int64_t threads, int64_t units) { return units * thread / threads; }
 
   struct alignas(64) Share {
     std::atomic<int64_t> left{0};
@@ -98,7 +100,7 @@ class Team {
       std::atomic<int64_t>& left = s.shares[share].left;
       for (int64_t count = left.load(std::memory_order_relaxed); count > 0;) {
         if (!left.compare_exchange_weak(count, count - 1, std::memory_order_acq_rel, std::memory_order_relaxed)) continue;
-        s.call(s.body, s.units * (share + 1) / threads - count);
+        s.call(s.body, FirstOf(share + 1, threads, s.units) - count);
         ++done;
         count = left.load(std::memory_order_relaxed);
       }
