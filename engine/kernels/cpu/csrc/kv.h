@@ -45,7 +45,7 @@ struct Kv<Type::kBf16> {
   }
   static FL_INLINE PairX LoadWeight(const uint16_t* p) { return SplatPair(Word(p)); }
   static FL_INLINE F16 Weigh(const F16& acc, const PairW& v, const PairX& weight) { return DotPair(acc, v, weight); }
-  static FL_INLINE void StoreWeights(uint16_t* p, const F16& x) { StoreNormalBf16(p, x); }  // of `Exp`
+  static FL_INLINE void StoreWeights(uint16_t* p, const F16& x) { StoreBf16(p, x); }
   static FL_INLINE void StoreOut(uint16_t* p, const F16& x) { StoreBf16(p, x); }
 };
 

@@ -158,15 +158,6 @@ FL_INLINE void StoreBf16(uint16_t* p, const F16& f) {
   }
 }
 
-// The same for values none of which is subnormal: the instruction would make zeros of those.
-FL_INLINE void StoreNormalBf16(uint16_t* p, const F16& f) {
-#if defined(FL_AVX512)
-  _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh((__m512)f.r[0]));
-#else
-  StoreBf16(p, f);
-#endif
-}
-
 FL_INLINE float Bf16ToFloat(uint16_t x) {
   const uint32_t bits = (uint32_t)x << 16;
   float f;
