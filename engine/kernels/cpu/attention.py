@@ -24,8 +24,7 @@ SCALE_BYTES = 4
 @dataclass(frozen=True, slots=True)
 class CpuNativeAttention:
     """A layer's cache is one array [P, K, 2, S * D]: of each page and head first K, in tiles of 16 tokens with the
-    tokens side by side ([S/16, D/2, 16, 2] in bf16, [S/16, D, 16] in f32), then V by token ([S, D], in bf16 by pairs of
-    tokens, [S/2, D, 2]; a weight of V is rounded to bf16 there). In int8 it is
+    tokens side by side ([S/16, D/2, 16, 2] in bf16, [S/16, D, 16] in f32), then V by token ([S, D]). In int8 it is
     [P, K, 2, S * (D + 4)]: K in tiles [S/16, D/4, 16, 4] and V each end with the f32 scales of their S tokens.
 
     A row's result does not depend on other rows, on the number of threads, or on how a prompt is cut into chunks: KV is
@@ -93,19 +92,12 @@ def _tile_dims(dtype: jnp.dtype) -> int:
     return 4 // dtype.itemsize
 
 
-def _paired_tokens(dtype: jnp.dtype) -> int:
-    """Tokens of V that lie side by side."""
-    return 2 if dtype == jnp.bfloat16 else 1
-
-
 def pack_cache(pages: PagedKv) -> jax.Array:
     """Pages as the `xla` backend holds them -> this backend's cache."""
     count, size, heads, dim = pages.k.shape
     width = _tile_dims(pages.k.dtype)
     tiles = pages.k.reshape(count, size // LANES, LANES, heads, dim // width, width).transpose(0, 3, 1, 4, 2, 5)
-    pair = _paired_tokens(pages.v.dtype)
-    rows = pages.v.reshape(count, size // pair, pair, heads, dim).transpose(0, 3, 1, 4, 2)
-    k, v = tiles.reshape(count, heads, size * dim), rows.reshape(count, heads, size * dim)
+    k, v = tiles.reshape(count, heads, size * dim), pages.v.transpose(0, 2, 1, 3).reshape(count, heads, size * dim)
     if pages.k_scale is not None and pages.v_scale is not None:
         k = jnp.concatenate([k, _scale_bytes(pages.k_scale)], axis=-1)
         v = jnp.concatenate([v, _scale_bytes(pages.v_scale)], axis=-1)
@@ -120,8 +112,7 @@ def unpack_cache(shape: AttentionShape, cache: jax.Array) -> PagedKv:
     values, scales = jnp.split(cache, [size * dim], axis=-1)
     tiles = values[:, :, 0].reshape(count, heads, size // LANES, dim // width, LANES, width)
     k = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(count, size, heads, dim)
-    pair = _paired_tokens(cache.dtype)
-    v = values[:, :, 1].reshape(count, heads, size // pair, dim, pair).transpose(0, 2, 4, 1, 3).reshape(count, size, heads, dim)
+    v = values[:, :, 1].reshape(count, heads, size, dim).transpose(0, 2, 1, 3)
     if cache.dtype != jnp.int8:
         return PagedKv(k, v)
     floats = lax.bitcast_convert_type(scales.reshape(count, heads, 2, size, SCALE_BYTES), jnp.float32)  # [P, K, 2, S]

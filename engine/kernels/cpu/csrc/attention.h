@@ -51,22 +51,21 @@ void Scores(const Tiles<typename Kv<T>::Element>& tiles, int begin, int end, con
 
 // Weighted V of tokens [begin, end) of the block, dimensions [d, d + 16 N) of H heads.
 template <Type T, int H, int N>
-FL_INLINE void WeighDims(const Tiles<typename Kv<T>::Element>& tiles, int begin, int end, const typename Kv<T>::Weight* weights,
-                         int64_t head_dim, int64_t d, float* out) {
+FL_INLINE void WeighDims(const Tiles<typename Kv<T>::Element>& tiles, int begin, int end, const float* weights, int64_t head_dim, int64_t d,
+                         float* out) {
   using P = Kv<T>;
-  constexpr int kTokens = P::kTokens;
   F16 acc[H][N];
   for (int h = 0; h < H; ++h)
     for (int n = 0; n < N; ++n) acc[h][n] = Zero();
-  for (int token = begin / kTokens * kTokens; token < end;) {
+  for (int token = begin; token < end;) {
     const int tile = token / kLanes, stop = (tile + 1) * kLanes < end ? (tile + 1) * kLanes : end;
-    const auto* v = tiles.v[tile] + (token % kLanes) * head_dim + d * kTokens;
-    for (; token < stop; token += kTokens, v += kTokens * head_dim) {
-      decltype(P::LoadV(v, true, true)) value[N];
-      for (int n = 0; n < N; ++n) value[n] = P::LoadV(v + n * kLanes * kTokens, token >= begin, token + kTokens <= end);
+    const auto* v = tiles.v[tile] + (token % kLanes) * head_dim + d;
+    for (; token < stop; ++token, v += head_dim) {
+      F16 value[N];
+      for (int n = 0; n < N; ++n) value[n] = P::LoadV(v + n * kLanes);
       for (int h = 0; h < H; ++h) {
-        const auto weight = P::LoadWeight(weights + h * kKvBlock + token);
-        for (int n = 0; n < N; ++n) acc[h][n] = P::Weigh(acc[h][n], value[n], weight);
+        const vf weight = Splat(weights[h * kKvBlock + token]);
+        for (int n = 0; n < N; ++n) FL_EACH acc[h][n].r[i] = Fma(value[n].r[i], weight, acc[h][n].r[i]);
       }
     }
   }
@@ -75,39 +74,34 @@ FL_INLINE void WeighDims(const Tiles<typename Kv<T>::Element>& tiles, int begin,
 }
 
 template <Type T, int H>
-void Weigh(const Tiles<typename Kv<T>::Element>& tiles, int begin, int end, const typename Kv<T>::Weight* weights, int64_t head_dim,
-           float* out) {
+void Weigh(const Tiles<typename Kv<T>::Element>& tiles, int begin, int end, const float* weights, int64_t head_dim, float* out) {
   constexpr int kWide = kMaxAccumulators / H > 4 ? 4 : (kMaxAccumulators / H < 1 ? 1 : kMaxAccumulators / H);
   int64_t d = 0;
   for (; d + kWide * kLanes <= head_dim; d += kWide * kLanes) WeighDims<T, H, kWide>(tiles, begin, end, weights, head_dim, d, out);
   for (; d < head_dim; d += kLanes) WeighDims<T, H, 1>(tiles, begin, end, weights, head_dim, d, out);
 }
 
-// Scale, soft cap, mask, e^x: turns a head's scores of [begin, end) into weights of V; whole tiles, 0 outside the bounds.
-// `v_scale`: what a token's weight is multiplied with behind the sum, by tile; or null.
-template <Type T>
-FL_INLINE void Soften(const AttentionShape& s, int begin, int end, float* scores, const float* const* v_scale, float* highest, float* sum,
-                      typename Kv<T>::Weight* weights) {
+// Scale, soft cap, mask, e^x: turns a head's scores of [begin, end) into weights; whole tiles, 0 outside the bounds.
+FL_INLINE void Soften(const AttentionShape& s, int begin, int end, float* scores, float* highest, float* sum) {
   const int first = begin / kLanes * kLanes, last = (end + kLanes - 1) / kLanes * kLanes;
-  float scale = s.scale;
-  if (s.soft_cap > 0) {  // cap * tanh(x / cap)
-    for (int token = first; token < last; token += kLanes) {
-      const F16 one = Set(1.0f), e = Exp(Load(scores + token) * Set(scale * 2.0f / s.soft_cap));
-      Store(scores + token, Set(s.soft_cap) * (one - Set(2.0f) / (e + one)));
+  for (int token = first; token < last; token += kLanes) {
+    F16 x = Load(scores + token) * Set(s.scale);
+    if (s.soft_cap > 0) {  // cap * tanh(x / cap)
+      const F16 one = Set(1.0f), e = Exp(x * Set(2.0f / s.soft_cap));
+      x = Set(s.soft_cap) * (one - Set(2.0f) / (e + one));
     }
-    scale = 1.0f;
+    Store(scores + token, x);
   }
   for (int token = first; token < begin; ++token) scores[token] = -INFINITY;
   for (int token = end; token < last; ++token) scores[token] = -INFINITY;
   F16 top = Set(-INFINITY);
   for (int token = first; token < last; token += kLanes) top = Max(Load(scores + token), top);
-  *highest = Highest(top) * scale;
+  *highest = Highest(top);
   F16 total = Zero();
   for (int token = first; token < last; token += kLanes) {
-    const F16 e = Exp(Fma(Load(scores + token), Set(scale), Set(-*highest)));
+    const F16 e = Exp(Load(scores + token) - Set(*highest));
+    Store(scores + token, e);
     total = total + e;
-    if constexpr (T == Type::kInt8) Kv<T>::StoreWeights(weights + token, e * Load(v_scale[token / kLanes]));
-    else Kv<T>::StoreWeights(weights + token, e);
   }
   *sum = Sum(total);
 }
@@ -116,12 +110,15 @@ template <Type T, int H>
 void AttendHeads(const AttentionShape& s, const Tiles<typename Kv<T>::Element>& tiles, int begin, int end,
                  const typename Kv<T>::Query* q, const float* q_scales, bool read_ahead, float* highest, float* sums, float* out) {
   alignas(64) float scores[H * kKvBlock];
-  alignas(64) typename Kv<T>::Weight weights[H * kKvBlock];
   const int first = begin / kLanes, last = (end + kLanes - 1) / kLanes;
   Scores<T, H>(tiles, first, last, q, q_scales, s.head_dim, read_ahead, scores);
-  for (int h = 0; h < H; ++h)
-    Soften<T>(s, begin, end, scores + h * kKvBlock, tiles.v_scale, highest + h, sums + h, weights + h * kKvBlock);
-  Weigh<T, H>(tiles, begin, end, weights, s.head_dim, out);
+  for (int h = 0; h < H; ++h) {
+    float* weights = scores + h * kKvBlock;
+    Soften(s, begin, end, weights, highest + h, sums + h);
+    if constexpr (T == Type::kInt8)
+      for (int tile = first; tile < last; ++tile) Store(weights + tile * kLanes, Load(weights + tile * kLanes) * Load(tiles.v_scale[tile]));
+  }
+  Weigh<T, H>(tiles, begin, end, scores, s.head_dim, out);
 }
 
 // One row and one KV head over tokens [begin, end) of a block, into a fresh state.

@@ -12,15 +12,11 @@ FL_INLINE uint32_t Word(const void* p) {
   return x;
 }
 
-// Pairs: 16 lanes of two neighbouring bf16 weights (64 bytes), dotted with one broadcast pair of activations. `Halves` puts
-// zeros for one of the two in all lanes.
+// Pairs: 16 lanes of two neighbouring bf16 weights (64 bytes), dotted with one broadcast pair of activations.
 #if defined(FL_AVX512)
 struct PairW { __m512i bits; };
 struct PairX { __m512i bits; };
 FL_INLINE PairW LoadPairW(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
-FL_INLINE PairW Halves(const PairW& w, bool low, bool high) {
-  return {_mm512_and_si512(w.bits, _mm512_set1_epi32((low ? 0x0000ffff : 0) | (high ? (int)0xffff0000 : 0)))};
-}
 FL_INLINE PairX SplatPair(uint32_t pair) { return {_mm512_set1_epi32((int)pair)}; }
 FL_INLINE F16 DotPair(const F16& acc, const PairW& w, const PairX& x) {
   F16 f;
@@ -38,14 +34,6 @@ FL_INLINE PairW LoadPairW(const uint16_t* p) {
     w.high[i] = (vf)(bits & 0xffff0000u);
   }
   return w;
-}
-FL_INLINE PairW Halves(const PairW& w, bool low, bool high) {
-  PairW kept;
-  FL_EACH {
-    kept.low[i] = low ? w.low[i] : vf{};
-    kept.high[i] = high ? w.high[i] : vf{};
-  }
-  return kept;
 }
 FL_INLINE PairX SplatPair(uint32_t pair) { return {Splat(Bf16ToFloat((uint16_t)pair)), Splat(Bf16ToFloat((uint16_t)(pair >> 16)))}; }
 FL_INLINE F16 DotPair(const F16& acc, const PairW& w, const PairX& x) {

@@ -13,8 +13,8 @@ inline int64_t Bytes(Type type) { return type == Type::kBf16 ? 2 : type == Type:
 constexpr int64_t kMaxHeadDim = 256;
 
 // One layer's attention. A head's share of a page is K, then V: K in tiles of 16 tokens with the tokens in the lanes
-// (bf16: [S/16, D/2, 16, 2], f32: [S/16, D, 16], int8: [S/16, D/4, 16, 4]), V by token [S, D], in bf16 by pairs of tokens
-// [S/2, D, 2]. In int8 each of the two ends with the f32 scales of its S tokens. The cache is [P, K heads, 2, a part's elements].
+// (bf16: [S/16, D/2, 16, 2], f32: [S/16, D, 16], int8: [S/16, D/4, 16, 4]), V by token [S, D]. In int8 each of the two
+// ends with the f32 scales of its S tokens. The cache is [P, K heads, 2, a part's elements].
 struct AttentionShape {
   int64_t num_heads, num_kv_heads, head_dim, page_size;
   float scale;

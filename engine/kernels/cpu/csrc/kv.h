@@ -1,5 +1,4 @@
-// How K and V of each type are laid out, read and written. In bf16 a weight of V is rounded to bf16, as the tensor cores of
-// GPUs take it (FlashAttention, Dao et al., 2022): two tokens' products are one instruction then. In int8 a score is an exact sum of products of 8-bit K with
+// How K and V of each type are laid out, read and written. In int8 a score is an exact sum of products of 8-bit K with
 // 16-bit q, so only K and V lose precision; scales come in once a token: K's with the score, V's with the weight.
 #pragma once
 
@@ -31,21 +30,12 @@ template <>
 struct Kv<Type::kBf16> {
   using Element = uint16_t;
   using Query = uint16_t;
-  using Weight = uint16_t;
   static constexpr int kDims = 2;  // dimensions of K a step covers
-  static constexpr int kTokens = 2;  // tokens of V a step covers
   static FL_INLINE F16 Start() { return Zero(); }
   static FL_INLINE PairW LoadK(const uint16_t* p) { return LoadPairW(p); }
   static FL_INLINE PairX LoadQ(const uint16_t* q) { return SplatPair(Word(q)); }
   static FL_INLINE F16 Dot(const F16& acc, const PairW& k, const PairX& q) { return DotPair(acc, k, q); }
-  // `first` and `second` say which of the two tokens count: behind a sequence's end a page holds whatever was there before.
-  static FL_INLINE PairW LoadV(const uint16_t* p, bool first, bool second) {
-    const PairW v = LoadPairW(p);
-    return first && second ? v : Halves(v, first, second);
-  }
-  static FL_INLINE PairX LoadWeight(const uint16_t* p) { return SplatPair(Word(p)); }
-  static FL_INLINE F16 Weigh(const F16& acc, const PairW& v, const PairX& weight) { return DotPair(acc, v, weight); }
-  static FL_INLINE void StoreWeights(uint16_t* p, const F16& x) { StoreBf16(p, x); }
+  static FL_INLINE F16 LoadV(const uint16_t* p) { return LoadBf16(p); }
   static FL_INLINE void StoreOut(uint16_t* p, const F16& x) { StoreBf16(p, x); }
 };
 
@@ -53,17 +43,12 @@ template <>
 struct Kv<Type::kF32> {
   using Element = float;
   using Query = float;
-  using Weight = float;
   static constexpr int kDims = 1;
-  static constexpr int kTokens = 1;
   static FL_INLINE F16 Start() { return Zero(); }
   static FL_INLINE F16 LoadK(const float* p) { return Load(p); }
   static FL_INLINE vf LoadQ(const float* q) { return Splat(*q); }
-  static FL_INLINE F16 Dot(const F16& acc, const F16& k, const vf& q) { return Fma(k, q, acc); }
-  static FL_INLINE F16 LoadV(const float* p, bool, bool) { return Load(p); }
-  static FL_INLINE vf LoadWeight(const float* p) { return Splat(*p); }
-  static FL_INLINE F16 Weigh(const F16& acc, const F16& v, const vf& weight) { return Fma(v, weight, acc); }
-  static FL_INLINE void StoreWeights(float* p, const F16& x) { Store(p, x); }
+  static FL_INLINE F16 Dot(const F16& acc, const F16& k, const vf& q) { F16 f; FL_EACH f.r[i] = Fma(k.r[i], q, acc.r[i]); return f; }
+  static FL_INLINE F16 LoadV(const float* p) { return Load(p); }
   static FL_INLINE void StoreOut(float* p, const F16& x) { Store(p, x); }
 };
 
@@ -71,17 +56,12 @@ template <>
 struct Kv<Type::kInt8> {
   using Element = int8_t;
   using Query = int16_t;  // of four dimensions first 0 and 2, then 1 and 3, as DotWide takes them
-  using Weight = float;
   static constexpr int kDims = 4;
-  static constexpr int kTokens = 1;
   static FL_INLINE I16 Start() { return SetInt(0); }
   static FL_INLINE WideW LoadK(const int8_t* p) { return LoadWideW(p); }
   static FL_INLINE WideX LoadQ(const int16_t* q) { return SplatWide(Word(q), Word(q + 2)); }
   static FL_INLINE I16 Dot(const I16& acc, const WideW& k, const WideX& q) { return DotWide(acc, k, q); }
-  static FL_INLINE F16 LoadV(const int8_t* p, bool, bool) { return LoadBytes(p); }
-  static FL_INLINE vf LoadWeight(const float* p) { return Splat(*p); }
-  static FL_INLINE F16 Weigh(const F16& acc, const F16& v, const vf& weight) { return Fma(v, weight, acc); }
-  static FL_INLINE void StoreWeights(float* p, const F16& x) { Store(p, x); }
+  static FL_INLINE F16 LoadV(const int8_t* p) { return LoadBytes(p); }
 };
 
 // The query heads of a KV head as scores want them: as they are, or rounded to 16 bits with one scale a head.
@@ -137,9 +117,7 @@ FL_INLINE void WriteSame(const AttentionShape& s, char* head, int64_t offset, co
   constexpr int kDims = Kv<T>::kDims;
   auto* to = reinterpret_cast<Element*>(head) + offset / kLanes * kLanes * s.head_dim + offset % kLanes * kDims;
   for (int64_t d = 0; d < s.head_dim; d += kDims) std::memcpy(to + d * kLanes, static_cast<const Element*>(k) + d, kDims * sizeof(Element));
-  constexpr int kTokens = Kv<T>::kTokens;
-  auto* v_to = reinterpret_cast<Element*>(head + s.part_bytes()) + offset / kTokens * kTokens * s.head_dim + offset % kTokens;
-  for (int64_t d = 0; d < s.head_dim; ++d) v_to[d * kTokens] = static_cast<const Element*>(v)[d];
+  std::memcpy(head + s.part_bytes() + offset * s.head_dim * sizeof(Element), v, s.head_dim * sizeof(Element));
 }
 
 // Answers the scale.

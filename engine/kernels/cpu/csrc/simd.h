@@ -82,7 +82,6 @@ FL_INLINE vf Fma(vf a, vf b, vf c) {
   return a * b + c;
 #endif
 }
-FL_INLINE F16 Fma(const F16& a, vf b, const F16& c) { F16 f; FL_EACH f.r[i] = Fma(a.r[i], b, c.r[i]); return f; }
 FL_INLINE F16 Fma(const F16& a, const F16& b, const F16& c) { F16 f; FL_EACH f.r[i] = Fma(a.r[i], b.r[i], c.r[i]); return f; }
 
 // Lanes are added as a fixed tree, so a sum never depends on the instruction set's shuffles.
@@ -96,9 +95,9 @@ FL_INLINE float Sum(const F16& f) {
 FL_INLINE float Highest(const F16& f) {
   float x[kLanes];
   Store(x, f);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) x[i] = x[i + width] > x[i] ? x[i + width] : x[i];
-  return x[0];
+  float highest = x[0];
+  for (int i = 1; i < kLanes; ++i) highest = x[i] > highest ? x[i] : highest;
+  return highest;
 }
 
 // e^x: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes' expf), 2 ulp. Below -87.3 the answer is 0, above 88.3 it
