@@ -208,21 +208,25 @@ inline const char* DataBehind(const Team& team, const LiveRows& live, const Pass
   return after ? after->weight->group_data(team.ShareBegin(thread, after->groups * live.chunks()) % after->groups) : nullptr;
 }
 
+// Runs tile(group, range, next) for each group of a pass at each range of the live rows; `next` is what `multiply` is to fetch.
+template <typename F>
+void RunPass(Team& team, const LiveRows& live, const Pass& pass, const Pass* after, const F& tile) {
+  team.Run(pass.groups * live.chunks(), [&](int64_t unit) {
+    const char* next = DataBehind(team, live, pass, unit, after);
+    for (const RowRange& range : live.chunk(unit / pass.groups)) tile(unit % pass.groups, range, next);
+  });
+}
+
 // Runs end(group, first_row, rows, f32 tile [rows, 64]) on every tile of x @ weight.T at the live ones of `rows`.
 template <typename End>
 void RunProduct(Team& team, const Kernels& kernels, const Weight& weight, const uint16_t* x, int64_t rows, const LiveRows& live,
                 const Pass* after, const End& end) {
   const PreparedRows prepared(weight, x, rows);
   prepared.Prepare(team, kernels, live);
-  const Pass pass = PassOf(weight);
-  team.Run(pass.groups * live.chunks(), [&](int64_t unit) {
-    const int64_t group = unit % pass.groups;
-    const char* next = DataBehind(team, live, pass, unit, after);
+  RunPass(team, live, PassOf(weight), after, [&](int64_t group, const RowRange& range, const char* next) {
     alignas(64) float tile[LiveRows::kRangeRows * kOutGroup];
-    for (const RowRange& range : live.chunk(unit / pass.groups)) {
-      kernels.multiply(weight, prepared.view(), group, range.begin, range.end, next, tile);
-      end(group, range.begin, range.end - range.begin, tile);
-    }
+    kernels.multiply(weight, prepared.view(), group, range.begin, range.end, next, tile);
+    end(group, range.begin, range.end - range.begin, tile);
   });
 }
 

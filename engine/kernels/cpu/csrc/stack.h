@@ -108,16 +108,13 @@ class Stack {
     const Pass down = PassOf(layer.down);
     const int64_t width = step_.intermediate;
     const uint16_t* bias = layer.gate_up_bias;
-    team_.Run(pass.groups * live_.chunks(), [&](int64_t unit) {
-      const int64_t group = unit % pass.groups, start = group * kOutGroup;
-      const char* next = DataBehind(team_, live_, pass, unit, &down);
+    RunPass(team_, live_, pass, &down, [&](int64_t group, const RowRange& range, const char* next) {
+      const int64_t start = group * kOutGroup;
       alignas(64) float gate[LiveRows::kRangeRows * kOutGroup], up[LiveRows::kRangeRows * kOutGroup];
-      for (const RowRange& range : live_.chunk(unit / pass.groups)) {
-        kernels_.multiply(weight, prepared.view(), group, range.begin, range.end, weight.group_data(pass.groups + group), gate);
-        kernels_.multiply(weight, prepared.view(), pass.groups + group, range.begin, range.end, next, up);
-        kernels_.silu_gate(gate, up, range.end - range.begin, bias ? bias + start : nullptr, bias ? bias + width + start : nullptr, width,
-                           gated_.get() + range.begin * width + start);
-      }
+      kernels_.multiply(weight, prepared.view(), group, range.begin, range.end, weight.group_data(pass.groups + group), gate);
+      kernels_.multiply(weight, prepared.view(), pass.groups + group, range.begin, range.end, next, up);
+      kernels_.silu_gate(gate, up, range.end - range.begin, bias ? bias + start : nullptr, bias ? bias + width + start : nullptr, width,
+                         gated_.get() + range.begin * width + start);
     });
   }
 
