@@ -76,9 +76,16 @@ AttentionShape RandomShape() {
 
 // Which of a step's rows are not padding.
 std::vector<char> RandomLiveRows(int64_t rows) {
+  const int64_t kind = Between(0, 5);  // none, all in succession (which only then makes the longest ranges), or most of them
   std::vector<char> live(rows);
-  for (char& row : live) row = Between(0, 4) != 0;
+  for (char& row : live) row = kind == 1 || kind == 2 || (kind > 2 && Between(0, 4) != 0);
   return live;
+}
+
+// Sizes around those at which rows are cut into ranges and chunks among them.
+int64_t RandomRows(int64_t most) {
+  constexpr int64_t kEdges[] = {1, 6, 23, 24, 47, 48, 49, 50, 96, 127, 128, 129, 300};
+  return std::min(most, Between(0, 1) ? Between(1, 60) : kEdges[Between(0, 12)]);
 }
 
 std::vector<char> Attend(const Kernels& kernels, const AttentionShape& s, const std::vector<char>& cache, const std::vector<char>& q,
@@ -136,13 +143,13 @@ OwnedWeight RandomWeight(WeightKind kind, int64_t out, int64_t in) {
 Weight View(const OwnedWeight& w) { return {w.view.kind, w.data.data(), w.scales.data(), w.view.out, w.view.in}; }
 
 void CheckProduct(const Kernels& kernels, WeightKind kind) {
-  const int64_t rows = Between(1, Between(0, 5) ? 60 : 300), in = 32 * Between(1, 9), out = 64 * Between(1, 4), width = out - Between(0, 63);
+  const int64_t rows = RandomRows(300), in = 32 * Between(1, 9), out = 64 * Between(1, 4), width = out - Between(0, 63);
   const OwnedWeight w = RandomWeight(kind, out, in);
   const Weight w_view = View(w);
   const std::vector<uint16_t> x = RandomHalves(rows * in), bias = RandomHalves(width), residual = RandomHalves(rows * width);
   const std::vector<char> live = RandomLiveRows(rows);
   std::vector<std::vector<uint16_t>> answers;
-  for (const int64_t threads : {1, 3}) {
+  for (const int64_t threads : {1, 2, 3, 7, 0}) {
     Pool pool(threads);
     std::vector<uint16_t> y(rows * width);
     Team team(pool, false);
@@ -155,12 +162,12 @@ void CheckProduct(const Kernels& kernels, WeightKind kind) {
     });
     answers.push_back(y);
   }
-  Require(answers[0] == answers[1], "a product with one thread and with three");
+  for (const auto& answer : answers) Require(answer == answers[0], "a product with one thread and with several");
 }
 
 void CheckStack(const Kernels& kernels, WeightKind kind) {
   const AttentionShape s = {6, 2, 32, 16, 0.17f, 0, Between(0, 1) ? 0 : 20, Type::kBf16, Between(0, 1) ? Type::kInt8 : Type::kBf16, 2};
-  const int64_t hidden = 96, inner = 128, rows = Between(1, 20), width = (s.num_heads + 2 * s.num_kv_heads) * s.head_dim;
+  const int64_t hidden = 96, inner = 128, rows = RandomRows(129), width = (s.num_heads + 2 * s.num_kv_heads) * s.head_dim;
   const int64_t pages = CeilDiv(rows, s.page_size);
   const std::vector<float> norm(hidden, 1.0f), head_norm(s.head_dim, 1.0f), angles(rows * s.head_dim / 2, 0.6f);
   const OwnedWeight qkv = RandomWeight(kind, CeilDiv(width, kOutGroup) * kOutGroup, hidden), output = RandomWeight(kind, 128, s.num_heads * s.head_dim);
@@ -171,7 +178,7 @@ void CheckStack(const Kernels& kernels, WeightKind kind) {
   for (int64_t i = 0; i < rows; ++i) slots[i] = live[i] ? (int32_t)i : -1;
   for (int64_t i = 0; i < pages; ++i) table[i] = (int32_t)i;
   std::vector<std::vector<uint16_t>> answers;
-  for (const int64_t threads : {1, 3}) {
+  for (const int64_t threads : {1, 2, 3, 7, 0}) {
     Pool pool(threads);
     std::vector<uint16_t> state = x;
     std::vector<char> cache(pages * s.page_bytes());
@@ -186,7 +193,7 @@ void CheckStack(const Kernels& kernels, WeightKind kind) {
                bias.data(), View(down), bias.data(), cache.data()});
     answers.push_back(state);
   }
-  Require(answers[0] == answers[1], "a layer with one thread and with three");
+  for (const auto& answer : answers) Require(answer == answers[0], "a layer with one thread and with several");
 }
 
 // A cut that is wanted while a step asks layer after layer: it is made once, keeps the decodes, and the next step begins without one.

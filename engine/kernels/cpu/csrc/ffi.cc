@@ -181,7 +181,7 @@ ffi::Error Product(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffe
     if (!is_live(row)) std::memset(place, 0, width * Bytes(type));
     else if (!TheCut().Keeps(row)) LeaveOut(place, width, type);
   }
-  const LiveRows kept(rows, pool.num_threads(), [&](int64_t row) { return is_live(row) && TheCut().Keeps(row); });
+  const LiveRows kept(rows, Team::ThreadsOf(pool), [&](int64_t row) { return is_live(row) && TheCut().Keeps(row); });
   if (kept.count() == 0) return ffi::Error::Success();
   Team team(pool, false);
   RunProduct(team, *kernels, weight, reinterpret_cast<const uint16_t*>(x.untyped_data()), rows, kept, nullptr, [&](int64_t group, int64_t first, int64_t count, const float* tile) {

@@ -2,6 +2,7 @@
 // begun, so a busy pool (or one of a single thread) costs speed, never progress.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -32,7 +33,7 @@ class Team {
   // `pool` has Schedule(f) and num_threads(). `alone` asks for no helpers: work too small to share.
   template <typename Pool>
   Team(Pool& pool, bool alone) {
-    threads_ = alone ? 1 : pool.num_threads();
+    threads_ = alone ? 1 : ThreadsOf(pool);
     if (threads_ <= 1) return;
     shared_ = std::make_shared<Shared>(threads_);
     for (int64_t thread = 1; thread < threads_; ++thread)
@@ -43,6 +44,10 @@ class Team {
   ~Team() {
     if (shared_) shared_->phase.store(kClosed, std::memory_order_release);
   }
+
+  // XLA answers 0 where it can not tell.
+  template <typename Pool>
+  static int64_t ThreadsOf(const Pool& pool) { return std::max<int64_t>(pool.num_threads(), 1); }
 
   int64_t threads() const { return threads_; }
   // Of a phase of so many units: the first of a thread's share, and whose share a unit is in.
